@@ -21,7 +21,8 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.outputs.lake.iceberg.output import IcebergOutput
 from tidelog.spark import spark_session
-from tidelog.spark.pipeline import MAX_BATCH_BYTES, BatchProgress, run_pipeline
+from tidelog.spark.output_loop import MAX_BATCH_BYTES
+from tidelog.spark.pipeline import BatchProgress, LoopOptions, run_pipeline
 
 
 def main() -> None:
@@ -63,8 +64,9 @@ def main() -> None:
             output = open_output()
             try:
                 run_pipeline(
-                    spark, str(path), [output], once=True, name=name,
-                    on_progress=progress, max_batch_bytes=batch_bytes,
+                    spark, str(path), [output],
+                    LoopOptions(once=True, max_batch_bytes=batch_bytes),
+                    name=name, on_progress=progress,
                 )  # fmt: skip
             finally:
                 output.close()

@@ -35,7 +35,7 @@ from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats import shapes
-from tidelog.spark.pipeline import run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_pipeline
 
 FLOOR = "postgres"
 
@@ -155,7 +155,7 @@ def written(spark: Any, source: Source, scratch: Path) -> Reading:
     try:
         output.write(OutputBatch(log.generation, log.head_offset, source.loaded, ranges))
         with Meter() as meter:
-            run_pipeline(spark, str(source.log), [output], once=True)
+            run_pipeline(spark, str(source.log), [output], LoopOptions(once=True))
     finally:
         output.close()
     rows = spark.read.format("delta").load(f"{lake}/{source.table.namespace}/orders").count()

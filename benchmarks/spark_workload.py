@@ -16,7 +16,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableSchema
-from tidelog.spark.pipeline import run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_pipeline
 
 COLUMNS = {
     "id": "int64",
@@ -163,7 +163,7 @@ def delivered_s(spark, log: Path, output, pipeline: str) -> float:  # type: igno
     batches: list[float] = []
     try:
         run_pipeline(
-            spark, str(log), [output], once=True, name=pipeline,
+            spark, str(log), [output], LoopOptions(once=True), name=pipeline,
             on_progress=lambda done: batches.append(done.seconds),
         )  # fmt: skip
     finally:

@@ -52,6 +52,10 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 60.0
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
 _TAKE_AGAIN_S = 60.0
 """Seconds after which tables that are left out are tried again."""
+# Payload bytes of a batch. The cost of an output depends mostly on the keys in a batch, so larger
+# batches cost less per row; executors fold a batch in blocks, so its size does not determine their
+# memory.
+MAX_BATCH_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,32 +97,53 @@ class RunningBatch:
     records: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoopOptions:
-    """The options of `tidelog.spark.pipeline.run_pipeline`."""
+    """The options of a pipeline's loops.
 
-    once: bool
-    max_batch_bytes: int
-    trigger_s: float
-    on_batch: Callable[[BatchProgress], None]
-    """Called when a batch was delivered; stores the output's progress."""
-    on_failure: Callable[[str, TidelogError], None]
+    Attributes:
+        once: whether to stop when everything is delivered that was in the log at the start.
+        max_batch_bytes: payload bytes of a batch.
+        trigger_s: least seconds between the starts of two batches of an output.
+        lost: set when the pipeline's lease has ended: no batch is waited for.
+        is_paused: called before each batch, which waits while it returns True.
+        ask: requests dumps of tables of which an output, by name, lacks rows: it left them out
+            until now, or somebody dropped its copy.
+        captured: returns the tables that capture captures now; None: not known.
+        ask_for_rows: requests, before a batch is written, the rows that are incomplete in its
+            records and that the output may need.
+    """
+
+    once: bool = False
+    max_batch_bytes: int = MAX_BATCH_BYTES
+    trigger_s: float = 0.0
     lost: threading.Event = field(default_factory=threading.Event)
     is_paused: Callable[[], bool] = lambda: False
-    on_long_batch: Callable[[str, RunningBatch | None], None] = lambda _output, _batch: None
-    """Called with an output's batch that takes long, and with None when it has ended."""
-    on_up_to_date: Callable[[str], None] = lambda _output: None
-    """Called with the name of an output that has nothing to deliver, after each start."""
-    on_tables: Callable[[str, LeftOutTables], None] = lambda _output, _tables: None
-    """Called with an output's name and tables once those were tried again, or the unregistered ones
-    have changed."""
-    check_offsets: Callable[[Output], None] = lambda _output: None
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
-    """Requests dumps of tables that are missing in an output."""
     captured: Callable[[], Collection[str] | None] = lambda: None
-    """Returns the tables that capture captures now; None: not known."""
     ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None
-    """Requests, before a batch is written, the rows that are incomplete in its records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopCallbacks:
+    """What a loop reports, mostly with its output's name.
+
+    Attributes:
+        on_batch: called when a batch was delivered; stores the output's progress.
+        on_failure: called with an error that is retried.
+        on_long_batch: called with a batch that takes long, and with None when it has ended.
+        on_up_to_date: called when there is nothing to deliver, after each start.
+        on_tables: called with the left-out tables once those were tried again, or the unregistered
+            ones have changed.
+        check_offsets: raises OffsetAheadError if the destination is ahead of the log.
+    """
+
+    on_batch: Callable[[BatchProgress], None]
+    on_failure: Callable[[str, TidelogError], None]
+    on_long_batch: Callable[[str, RunningBatch | None], None] = lambda _output, _batch: None
+    on_up_to_date: Callable[[str], None] = lambda _output: None
+    on_tables: Callable[[str, LeftOutTables], None] = lambda _output, _tables: None
+    check_offsets: Callable[[Output], None] = lambda _output: None
 
 
 class OutputLoop:
@@ -129,17 +154,25 @@ class OutputLoop:
         output: the output that receives every batch.
         done: the offset up to which earlier runs have delivered everything.
         options: the options of all outputs.
+        callbacks: get what the loop reports.
         resume: the output skips everything before this offset: dumps repair it.
     """
 
     def __init__(
-        self, log: EventLog, output: Output, done: int, options: LoopOptions, resume: int = 0
+        self,
+        log: EventLog,
+        output: Output,
+        done: int,
+        options: LoopOptions,
+        callbacks: LoopCallbacks,
+        resume: int = 0,
     ) -> None:
         self.output = output
         self.done = max(done, resume)
         """Everything before this offset was delivered, or is left to dumps."""
         self._log = log
         self._options = options
+        self._callbacks = callbacks
         self._resume = resume
         self._prepared = False
         self._number = 0
@@ -166,7 +199,7 @@ class OutputLoop:
             self._refusal = UsageError(str(error))
         except Exception as error:  # noqa: BLE001 - also a mistake of ours is this output's alone
             if isinstance(error, TidelogError) and error.policy is Policy.RETRY:
-                self._options.on_failure(self.name, error)
+                self._callbacks.on_failure(self.name, error)
                 logger.warning("output %s is not ready: %s", self.name, error)
             else:
                 self._refusal = error
@@ -183,7 +216,7 @@ class OutputLoop:
             return
         try:
             self.output.prepare(self._log.generation)
-            self._options.check_offsets(self.output)
+            self._callbacks.check_offsets(self.output)
             self._take_again()
             self._replace_dropped()
         except AccessRefusedError as error:
@@ -231,7 +264,7 @@ class OutputLoop:
             self._take_again()
 
     def _report_tables(self) -> None:
-        self._options.on_tables(self.name, self._left_out())
+        self._callbacks.on_tables(self.name, self._left_out())
 
     def _report_unregistered(self) -> None:
         """Report the tables that are not in the output's catalog, if others are: they are
@@ -267,7 +300,7 @@ class OutputLoop:
                 if failures > self._retries(error):
                     self._prepared = False  # the next run checks the output again
                     raise
-                self._options.on_failure(self.name, error)
+                self._callbacks.on_failure(self.name, error)
                 logger.warning("the pipeline retries in %.0f s: %s", wait_s, error)
                 stop.wait(_spread(wait_s))
                 wait_s = min(2 * wait_s, _LAST_RETRY_S)
@@ -314,11 +347,11 @@ class OutputLoop:
         """Report once a batch that takes long, and its end. Returns the batch that was reported."""
         found = self._under_way
         if reported is not None and found is not reported:
-            self._options.on_long_batch(self.name, None)
+            self._callbacks.on_long_batch(self.name, None)
             reported = None
         if found is None or found is reported or time.monotonic() - found.begun < LONG_S:
             return reported
-        self._options.on_long_batch(self.name, found)
+        self._callbacks.on_long_batch(self.name, found)
         return found
 
     def _deliver(self, stop: threading.Event, abandoned: threading.Event) -> None:
@@ -346,7 +379,7 @@ class OutputLoop:
             else:
                 if not (reported or options.is_paused()):
                     reported = True
-                    options.on_up_to_date(self.name)
+                    self._callbacks.on_up_to_date(self.name)
                 stop.wait(_POLL_S)
 
     def _next_end(self, until: int | None) -> int | None:
@@ -410,7 +443,7 @@ class OutputLoop:
         """Store the progress. If that fails, a later batch or the next run stores it."""
         self._unstored = progress
         if progress is not None:
-            self._options.on_batch(progress)
+            self._callbacks.on_batch(progress)
         self._unstored = None
 
     def _left_out(self) -> LeftOutTables:

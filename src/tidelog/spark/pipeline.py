@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -19,11 +19,12 @@ from tidelog.errors import LeaseLostError, TableLeftOutError, TidelogError
 from tidelog.eventlog.consumers import Consumers, DeliveryStats, Destination, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
-from tidelog.ports import Output, OutputBatch, RejectingOutput, WriteLease
+from tidelog.ports import Output, RejectingOutput, WriteLease
 from tidelog.spark.datasource.segment_rows import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import prepare_workers
 from tidelog.spark.output_loop import BatchProgress as BatchProgress
-from tidelog.spark.output_loop import LeftOutTables, LoopOptions, OutputLoop, RunningBatch
+from tidelog.spark.output_loop import LeftOutTables, LoopCallbacks, OutputLoop, RunningBatch
+from tidelog.spark.output_loop import LoopOptions as LoopOptions
 from tidelog.spark.sessions.errors import SparkGoneError
 
 if TYPE_CHECKING:
@@ -159,36 +160,23 @@ class OutputGroup:
         return self._ended.is_set()
 
 
-# Payload bytes of a batch. The cost of an output depends mostly on the keys in a batch, so larger
-# batches cost less per row; executors fold a batch in blocks, so its size does not determine their
-# memory.
-MAX_BATCH_BYTES = 512 << 20
-
-
 def run_pipeline(
     spark: SparkSession,
     log_path: str,
     outputs: Sequence[Output],
+    options: LoopOptions | None = None,
     *,
-    once: bool = False,
     name: str = "pipeline",
     consumers: Consumers | None = None,
     on_progress: Callable[[BatchProgress], None] | None = None,
     stop: threading.Event | None = None,
-    max_batch_bytes: int = MAX_BATCH_BYTES,
-    trigger_s: float = 0.0,
     destinations: Mapping[str, Destination] | None = None,
     on_state: OnState | None = None,
     resume: Mapping[str, int] | None = None,
     lease: WriteLease | None = None,
-    lost: threading.Event | None = None,
-    is_paused: Callable[[], bool] = lambda: False,
-    ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None,
-    captured: Callable[[], Collection[str] | None] = lambda: None,
-    ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None,
     ends_when_all_stop: bool = True,
 ) -> int:
-    """Deliver the event log to ``outputs``, until ``stop`` is set or, with ``once``, until
+    """Deliver the event log to ``outputs``, until ``stop`` is set or, with ``options.once``, until
     everything is delivered that was in the log at the start.
 
     Each output has its own offset, which the log keeps (`tidelog.eventlog.consumers`). A new output
@@ -199,34 +187,25 @@ def run_pipeline(
         spark: any session.
         log_path: the event log's directory.
         outputs: outputs, each of which receives every batch.
-        once: whether to stop when everything is delivered.
+        options: of each output's loop; whoever sets its ``lost`` also sets ``stop``.
         name: name of the pipeline, a consumer of the log: retention waits for it. Outputs of a new
             name start at the log's head, and skip what their destination has.
         consumers: consumers of the log, if the caller keeps more of them than the log does.
         on_progress: called after each batch of each output, one call at a time.
         stop: ends the run after the current batches.
-        max_batch_bytes: payload bytes of a batch.
-        trigger_s: least seconds between the starts of two batches of an output.
         destinations: destination of each output, by name; stored for other pipelines.
         on_state: called when an output has stopped, with its error, and when it runs again.
         resume: by output's name, the offset at which an output resumes that is before it, where
             retention removed the log: whole dumps repair the rows between.
         lease: the pipeline's lease, without which it does not write.
-        lost: set together with ``stop`` when the lease has ended: no batch is waited for.
-        is_paused: called before each batch, which waits while it returns True.
-        ask: requests dumps of tables of which an output, by name, lacks rows: it left them out
-            until now, or somebody dropped its copy.
-        captured: returns the tables that capture captures now; None: not known.
-        ask_for_rows: requests, before a batch is written, the rows that are incomplete in its
-            records and that the output may need.
         ends_when_all_stop: see `OutputGroup`.
 
     Returns the offset below which everything was delivered. Raises the TidelogError that ended it;
-    with ``once`` also, before the first batch, the error of an output that can't be used.
+    with ``options.once`` also, before the first batch, the error of an output that can't be used.
     """
     log = EventLog.open(log_path)
     prepare_workers(spark)
-    stop = stop or threading.Event()
+    options = options or LoopOptions()
     progress_store = _ProgressStore(
         log,
         consumers or Consumers(log.storage),
@@ -241,7 +220,7 @@ def run_pipeline(
         if on_state is not None:
             on_state(output, error)
 
-    group = OutputGroup(report_state, once=once, ends_when_all_stop=ends_when_all_stop)
+    group = OutputGroup(report_state, once=options.once, ends_when_all_stop=ends_when_all_stop)
 
     def delivered(progress: BatchProgress) -> None:
         progress_store.delivered(progress)
@@ -249,21 +228,13 @@ def run_pipeline(
         if on_progress is not None:
             on_progress(progress)
 
-    options = LoopOptions(
-        once,
-        max_batch_bytes,
-        trigger_s,
-        _one_at_a_time(delivered),
-        progress_store.failed,
-        lost or threading.Event(),
-        is_paused,
-        progress_store.report_long_batch,
-        group.runs,
-        progress_store.report_tables,
-        partial(_check_offsets, log, destinations or {}),
-        ask,
-        captured,
-        ask_for_rows,
+    callbacks = LoopCallbacks(
+        on_batch=_one_at_a_time(delivered),
+        on_failure=progress_store.failed,
+        on_long_batch=progress_store.report_long_batch,
+        on_up_to_date=group.runs,
+        on_tables=progress_store.report_tables,
+        check_offsets=partial(_check_offsets, log, destinations or {}),
     )
     loops = [
         OutputLoop(
@@ -271,14 +242,15 @@ def run_pipeline(
             output,
             progress_store.offsets[output.name],
             options,
+            callbacks,
             (resume or {}).get(output.name, 0),
         )
         for output in outputs
     ]
     for loop in loops:
         loop.prepare()
-    group.run(loops, stop)
-    if once:
+    group.run(loops, stop or threading.Event())
+    if options.once:
         _raise_if_left_out(outputs)
     return min(loop.done for loop in loops)
 

@@ -16,7 +16,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.table import path_of
 from tidelog.spark import spark_session
-from tidelog.spark.pipeline import run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_pipeline
 from tidelog.spark.sessions.jars import DELTA_SPARK_JARS, iceberg_jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.state.sqlite import SqliteState
@@ -76,7 +76,7 @@ class Lake:
                 self.spark,
                 self.built.path,
                 [output],
-                once=True,
+                LoopOptions(once=True),
                 **options,
             )
         finally:

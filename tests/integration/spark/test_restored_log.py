@@ -21,7 +21,7 @@ from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog.consumers import Destination
 from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.spark.pipeline import run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +42,7 @@ def test_outputs_and_queries_ahead_of_a_restored_log_are_reported(
                 lake.spark,
                 built.path,
                 [output],
-                once=True,
+                LoopOptions(once=True),
                 name=name,
                 destinations={output.name: Destination(which, ("*.*",))},
             )

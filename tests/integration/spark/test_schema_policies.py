@@ -25,7 +25,7 @@ from tidelog.errors import OutputError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
-from tidelog.spark.pipeline import run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_pipeline
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = [
@@ -115,7 +115,11 @@ def delta(spark: Any, config: Config, place: Path, policy: str, tables: str) -> 
     output = DeltaOutput(spark, str(config.log.path), lake, tables=(tables,), options=options)
     try:
         run_pipeline(
-            spark, str(config.log.path), [output], once=True, name=consumer_of("delta", tables)
+            spark,
+            str(config.log.path),
+            [output],
+            LoopOptions(once=True),
+            name=consumer_of("delta", tables),
         )
     finally:
         output.close()
@@ -132,7 +136,11 @@ def files(spark: Any, config: Config, place: Path, policy: str, tables: str) -> 
     )  # fmt: skip
     try:
         run_pipeline(
-            spark, str(config.log.path), [output], once=True, name=consumer_of("files", tables)
+            spark,
+            str(config.log.path),
+            [output],
+            LoopOptions(once=True),
+            name=consumer_of("files", tables),
         )
     finally:
         output.close()

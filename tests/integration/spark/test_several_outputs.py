@@ -20,7 +20,7 @@ from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource.source import register
-from tidelog.spark.pipeline import run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -113,7 +113,7 @@ def test_an_output_that_cant_be_used_lets_nothing_begin(lake: Lake, built: Built
     refused = Failing("refused", OutputRefusedError("not ours"), early=True)
     well = lake.output()
     with pytest.raises(OutputRefusedError, match="not ours"):
-        run_pipeline(lake.spark, built.path, [well, refused], once=True)
+        run_pipeline(lake.spark, built.path, [well, refused], LoopOptions(once=True))
     assert well.committed(table.table) is None
     well.close()
 

@@ -29,6 +29,7 @@ from tidelog.spark.datasource import segment_rows
 from tidelog.spark.output_loop import (
     BatchProgress,
     LeftOutTables,
+    LoopCallbacks,
     LoopOptions,
     OutputLoop,
     RunningBatch,
@@ -51,12 +52,10 @@ class Scene:
         self.batches: list[BatchProgress] = []
         self.failures: list[TidelogError] = []
         self.long: list[RunningBatch | None] = []
-        self.options = LoopOptions(
-            True,
-            1 << 20,
-            0.0,
-            self.batches.append,
-            lambda _, error: self.failures.append(error),
+        self.options = LoopOptions(once=True, max_batch_bytes=1 << 20)
+        self.callbacks = LoopCallbacks(
+            on_batch=self.batches.append,
+            on_failure=lambda _, error: self.failures.append(error),
             on_long_batch=lambda _, batch: self.long.append(batch),
         )
 
@@ -68,9 +67,10 @@ class Scene:
 
     def loop(self, output: Any, done: int | None = None, **how: Any) -> OutputLoop:
         resume = how.pop("resume", 0)
-        options = replace(self.options, **how)
+        reported = {name: how.pop(name) for name in list(how) if hasattr(self.callbacks, name)}
+        options, callbacks = replace(self.options, **how), replace(self.callbacks, **reported)
         done = self.built.log.head_offset if done is None else done
-        return OutputLoop(self.built.log, output, done, options, resume)
+        return OutputLoop(self.built.log, output, done, options, callbacks, resume)
 
 
 @pytest.fixture

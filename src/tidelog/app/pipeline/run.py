@@ -238,17 +238,14 @@ def _deliver(
         from tidelog.app.pipeline.session import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
-            work = (
-                config,
-                spark.session(),
-                state,
-                holder,
-                keeper,
-                election.handover_requested,
-                file,
-            )
             return PipelineSession(
-                *work,
+                config=config,
+                spark=spark.session(),
+                state=state,
+                holder=holder,
+                keeper=keeper,
+                handover_requested=election.handover_requested,
+                file=file,
                 once=once,
                 ends_when_all_stop=ends_when_all_stop,
                 on_progress=on_progress,

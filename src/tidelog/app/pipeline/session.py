@@ -47,7 +47,7 @@ from tidelog.outputs.base.sections import SteppedSection
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.ports import Output, OutputBatch, StateStore, WriteLease
 from tidelog.spark.changed_keys import keys_of_frame, rows_to_read_again
-from tidelog.spark.pipeline import BatchProgress, run_pipeline
+from tidelog.spark.pipeline import BatchProgress, LoopOptions, run_pipeline
 from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.connect import cancel_jobs, is_remote
 from tidelog.spark.sessions.errors import known_error, lasting_reason
@@ -304,6 +304,7 @@ class PipelineSession:
 
     def __init__(
         self,
+        *,
         config: Config,
         spark: SparkSession,
         state: StateStore,
@@ -311,7 +312,6 @@ class PipelineSession:
         keeper: LeaseKeeper,
         handover_requested: Callable[[], bool],
         file: LeaseFile,
-        *,
         once: bool,
         ends_when_all_stop: bool,
         on_progress: OnStatus,
@@ -373,23 +373,25 @@ class PipelineSession:
                 self._spark,
                 path,
                 self._outputs,
-                once=self._once,
+                LoopOptions(
+                    once=self._once,
+                    max_batch_bytes=config.pipeline.batch_bytes,
+                    trigger_s=config.pipeline.trigger_ms / 1000,
+                    lost=lost,
+                    # A run without waiting has begun: a pause holds for the next one.
+                    is_paused=lambda: not self._once and self._pause.now,
+                    ask=partial(request_dumps, config),
+                    captured=partial(captured_tables, self._fenced_state),
+                    ask_for_rows=FilteredRows(config, self._spark, log),
+                ),
                 name=config.pipeline.name,
                 consumers=pipeline_consumers(config, log),
                 on_progress=self._delivered,
                 stop=ending,
-                max_batch_bytes=config.pipeline.batch_bytes,
-                trigger_s=config.pipeline.trigger_ms / 1000,
                 destinations=destinations(config),
                 on_state=self._report.changed,
                 resume=resume,
                 lease=self._lease,
-                lost=lost,
-                # A run without waiting has begun: a pause holds for the next one.
-                is_paused=lambda: not self._once and self._pause.now,
-                ask=partial(request_dumps, config),
-                captured=partial(captured_tables, self._fenced_state),
-                ask_for_rows=FilteredRows(config, self._spark, log),
                 ends_when_all_stop=self._ends_when_all_stop,
             )
         except TidelogError:

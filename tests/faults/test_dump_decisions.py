@@ -132,7 +132,7 @@ def test_last_record_of_a_table_cancelled_meanwhile_is_not_appended(
                 waits.set()
                 goes.wait(PATIENCE_S)
 
-            tables._actions.effect(effect)
+            tables._decisions.effect(effect)
         complete(tables, run)
 
     monkeypatch.setattr(DumpTables, "_complete_if_read", completing)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tidelog.capture.dumps.refetch_queue import RefetchQueue
-from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.dumps.thread_messages import DecisionQueue
 from tidelog.capture.session import RetryingStateStore
 from tidelog.capture.unsupported_tables import UnsupportedTables
 
@@ -45,7 +45,7 @@ def asked_under_locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
         wrap(RetryingStateStore, request, asking)
 
-    keep(Actions, "lock")
+    keep(DecisionQueue, "lock")
     keep(RefetchQueue, "_lock")
     keep(UnsupportedTables, "_lock")
     for request in ("get", "put", "delete", "keys"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.held_locks import asked_under_locks
 
-from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.dumps.thread_messages import DecisionQueue
 from tidelog.capture.session import RetryingStateStore
 from tidelog.capture.unsupported_tables import DeferredWrites
 from tidelog.errors import StateError
@@ -103,10 +103,10 @@ def test_what_is_asked_under_the_lock_of_dumps_is_found(
     with asked_under_locks(monkeypatch) as found:
         patient = RetryingStateStore(state, lambda: None)
         changes = DeferredWrites(patient)
-        actions = Actions(changes.flush)
-        with actions.commanded():
+        decisions = DecisionQueue(changes.flush)
+        with decisions.commanded():
             changes.put("a", 1)
         assert not found
-        with actions.lock:
+        with decisions.lock:
             patient.get("a")
     assert [asked.partition(":")[0] for asked in found] == ["get"]

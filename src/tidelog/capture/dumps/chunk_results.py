@@ -11,13 +11,10 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask, TableCursor
-from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.refetch_queue import KeysToRead, RefetchQueue
+from tidelog.capture.dumps.chunk_planner import ChunkTask, TableCursor
+from tidelog.capture.dumps.refetch_queue import KeysToRead
 from tidelog.capture.dumps.state import ChunkInput, Key
-from tidelog.capture.dumps.store import DumpStore
-from tidelog.capture.dumps.table_dump import DumpTables, LookupResult
-from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.dumps.table_dump import DumpParts, DumpTables, LookupResult
 from tidelog.capture.windows import ClosedWindow, VoidedWindow, VoidReason
 from tidelog.errors import (
     ChunkBusyError,
@@ -32,7 +29,7 @@ from tidelog.errors import (
     UnsupportedTableError,
 )
 from tidelog.model.schema import TableName
-from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, KeyExtractor
+from tidelog.ports import ChunkReader, ChunkRequest
 from tidelog.system import failpoints
 
 READS_BEFORE_HALVING = 3
@@ -45,25 +42,15 @@ TRANSIENT = (ConnectionLostError, ChunkLostError, ChunkBusyError)
 class ChunkResults:
     """Handles the end of a chunk. The caller holds the coordinator's lock."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        keys: KeyExtractor,
-        actions: Actions,
-        store: DumpStore,
-        queue: ChunkQueue,
-        tables: DumpTables,
-        refetch_queue: RefetchQueue,
-        notices: DumpNotices,
-    ) -> None:
-        self._catalogue = catalogue
-        self._keys = keys
-        self._actions = actions
-        self._store = store
-        self._queue = queue
+    def __init__(self, parts: DumpParts, tables: DumpTables) -> None:
+        self._catalogue = parts.catalogue
+        self._keys = parts.keys
+        self._decisions = parts.decisions
+        self._store = parts.store
+        self._queue = parts.queue
         self._tables = tables
-        self._refetch_queue = refetch_queue
-        self._notices = notices
+        self._refetch_queue = parts.refetch_queue
+        self._notices = parts.notices
 
     def on_durable(self, task: ChunkTask, closed: ClosedWindow, absent: list[Key]) -> None:
         """Store the progress: the chunk's rows are in the event log."""
@@ -115,13 +102,13 @@ class ChunkResults:
         self._store.note("voided", voided.window.chunk_id, str(task.table))
         if task.progress is not None:
             task.progress.chunks_voided += 1
-        engine = self._actions.engine
+        engine = self._decisions.engine
         if voided.reason is VoidReason.KEYS_NOT_HELD:
-            self._actions.effect(
+            self._decisions.effect(
                 lambda: engine.resolve_keys(voided.window.table, voided.unseen_xids)
             )
         elif voided.reason is VoidReason.DISCARDED:
-            self._actions.effect(lambda: engine.discard(voided.window))
+            self._decisions.effect(lambda: engine.discard(voided.window))
         if task.ended:
             self.drop(task)
         else:
@@ -203,7 +190,7 @@ class ChunkResults:
         if keys is None:
             if limit == 1:
                 self._queue.set_stuck(task)
-                self._actions.wake()
+                self._decisions.wake()
                 return
             task.request = replace(task.request, limit_rows=limit // 2)
         else:
@@ -285,17 +272,15 @@ class KeyPlanner:
 
     def __init__(
         self,
+        parts: DumpParts,
         open_reader: Callable[[], ChunkReader],
-        actions: Actions,
-        store: DumpStore,
-        queue: ChunkQueue,
         tables: DumpTables,
         results: ChunkResults,
     ) -> None:
         self._open_reader = open_reader
-        self._actions = actions
-        self._store = store
-        self._queue = queue
+        self._decisions = parts.decisions
+        self._store = parts.store
+        self._queue = parts.queue
         self._tables = tables
         self._results = results
         self._thread: threading.Thread | None = None
@@ -310,7 +295,7 @@ class KeyPlanner:
     def close(self) -> None:
         """Cancel the current query, and disconnect."""
         self._closing.set()
-        self._actions.planning.set()
+        self._decisions.planning.set()
         if self._reader is not None:
             self._reader.close()
         if self._thread is not None:
@@ -321,8 +306,8 @@ class KeyPlanner:
         try:
             while not self._closing.is_set():
                 if not self._turn(reader):
-                    self._actions.planning.wait(TURN_S)
-                    self._actions.planning.clear()
+                    self._decisions.planning.wait(TURN_S)
+                    self._decisions.planning.clear()
         except BaseException as failure:  # noqa: BLE001 - raised by the coordinator
             self.failure = failure
         finally:
@@ -330,7 +315,7 @@ class KeyPlanner:
 
     def _turn(self, reader: ChunkReader) -> bool:
         """Run one query; False if none is needed."""
-        with self._actions.lock:
+        with self._decisions.lock:
             stuck, options, plan = self._queue.stuck[:1], self._store.options, None
             if not stuck and options.parallelism > 1:
                 ahead, now = CHUNKS_AHEAD * options.parallelism, time.monotonic()
@@ -341,7 +326,7 @@ class KeyPlanner:
             self._plan(reader, *plan)
         else:
             return False
-        self._actions.wake()
+        self._decisions.wake()
         return True
 
     def _plan(
@@ -351,7 +336,7 @@ class KeyPlanner:
         try:
             ends = reader.boundaries(request, count)
         except (ChunkError, ConnectionLostError) as error:
-            with self._actions.lock:
+            with self._decisions.lock:
                 self._store.chunks_read.failed(error)
                 transient = isinstance(error, TRANSIENT)
                 failures = self._queue.on_plan_failure(
@@ -366,7 +351,7 @@ class KeyPlanner:
                     self._queue.plan_unknown(cursor, request)
             return
         each_s = max(1e-6, time.monotonic() - begun) / count
-        with self._actions.lock:
+        with self._decisions.lock:
             cursor.plan_count = max(1, min(4 * count, int(PLAN_S / each_s)))
             self._queue.add_planned(cursor, request, ends, last=len(ends) < count)
 
@@ -380,10 +365,10 @@ class KeyPlanner:
             time.sleep(TURN_S)  # then try again
             return
         except ChunkError as error:
-            with self._actions.lock:
+            with self._decisions.lock:
                 self._store.chunks_read.failed(error)
             ends = []
-        with self._actions.lock:
+        with self._decisions.lock:
             self._results.give_up(task, ends[0] if ends else None)
 
 

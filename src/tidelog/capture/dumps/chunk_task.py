@@ -18,18 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
+from tidelog.capture.dumps.chunk_planner import ChunkTask
 from tidelog.capture.dumps.chunk_results import ChunkResults, RowWidths
 from tidelog.capture.dumps.refetch_queue import REFETCH_DUMP_ID
 from tidelog.capture.dumps.state import ChunkInput, ChunkStatus, Key
-from tidelog.capture.dumps.store import DumpStore
-from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.dumps.table_dump import DumpParts
 from tidelog.capture.dumps.throttle import Throttle
 from tidelog.capture.windows import ClosedWindow, VoidedWindow, VoidReason, Window
 from tidelog.capture.writer_thread import ChunkItem, item_bytes
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError
 from tidelog.model.records import ChunkMeta, Kind
-from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor
+from tidelog.ports import ChunkReader, ChunkRows
 from tidelog.system import failpoints
 
 NICE = 10
@@ -53,22 +52,13 @@ progress.
 class ChunkReading:
     """Reads chunks and appends the rows that their windows let through."""
 
-    def __init__(
-        self,
-        keys: KeyExtractor,
-        catalogue: Catalogue,
-        actions: Actions,
-        store: DumpStore,
-        queue: ChunkQueue,
-        results: ChunkResults,
-        throttle: Throttle,
-    ) -> None:
-        self._keys = keys
-        self._catalogue = catalogue
-        self._actions = actions
-        self._lock = actions.lock
-        self._store = store
-        self._queue = queue
+    def __init__(self, parts: DumpParts, results: ChunkResults, throttle: Throttle) -> None:
+        self._keys = parts.keys
+        self._catalogue = parts.catalogue
+        self._decisions = parts.decisions
+        self._lock = parts.decisions.lock
+        self._store = parts.store
+        self._queue = parts.queue
         self._results = results
         self._throttle = throttle
         self._widths = RowWidths()
@@ -127,7 +117,7 @@ class ChunkReading:
                 limit_bytes=room,
                 spread_s=self._throttle.spread_s(),
             )
-        engine = self._actions.engine
+        engine = self._decisions.engine
         begun, seconds, rows = 0.0, 0.0, None
         try:
             engine.register(window)
@@ -162,7 +152,7 @@ class ChunkReading:
             with self._lock:
                 count, rested_s = (0, 0.0) if rows is None else (len(rows.rows), rows.rested_s)
                 self._throttle.on_chunk_read(time.monotonic(), count, seconds, rested_s)
-            self._actions.wake()
+            self._decisions.wake()
 
     def _failed(self, task: ChunkTask, window: Window, error: SourceError) -> None:
         with self._lock:
@@ -197,12 +187,12 @@ class ChunkReading:
         return [key for key in closed.refetch if self._keys.texts(key, closed.schema) not in own]
 
     def on_window_closed(self, closed: ClosedWindow) -> ChunkItem | None:
-        """The item to append. Takes no lock except the actions' inbox."""
+        """The item to append. Takes no lock except that of the posted decisions."""
         task = self._queue.find(closed.window.chunk_id)
         if task is None:
             return None
         if task.ended:
-            self._actions.post(lambda: self._results.drop(task))
+            self._decisions.post(lambda: self._results.drop(task))
             return None
         task.transition(ChunkInput.CLOSE)  # the rest depends on the writer and its disk
         is_absent = closed.rows.kind == Kind.ABSENT
@@ -213,7 +203,7 @@ class ChunkReading:
                 closed.rows = closed.rows.filter(~is_absent)
 
         def done(_offset: int) -> None:
-            self._actions.post(lambda: self._results.on_durable(task, closed, absent))
+            self._decisions.post(lambda: self._results.on_durable(task, closed, absent))
 
         if not len(closed.rows):
             done(-1)
@@ -249,12 +239,12 @@ class ChunkReading:
             since, position = self._overdue[chunk_id]
             if now - since < OVERDUE_S:
                 continue
-            if self._actions.engine.reached < position:
+            if self._decisions.engine.reached < position:
                 continue
             window = task.window
             if window is None or window.chunk_id != chunk_id:
                 continue
-            self._actions.engine.discard(window)
+            self._decisions.engine.discard(window)
             with self._lock:
                 if self._is_open(window, task):
                     self._results.on_void(VoidedWindow(window, VoidReason.DISCARDED))

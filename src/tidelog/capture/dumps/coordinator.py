@@ -23,8 +23,8 @@ from tidelog.capture.dumps.refetch_queue import RefetchQueue
 from tidelog.capture.dumps.snapshot_dumps import BlockingDumps, KeylessDumps
 from tidelog.capture.dumps.state import DumpState, Missing, Rejected, TableProgress
 from tidelog.capture.dumps.store import DumpStore, LogView
-from tidelog.capture.dumps.table_dump import DumpTables
-from tidelog.capture.dumps.thread_messages import Actions, DumpLog
+from tidelog.capture.dumps.table_dump import DumpParts, DumpTables
+from tidelog.capture.dumps.thread_messages import DecisionQueue, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
 from tidelog.capture.log_guard import DumpGate
 from tidelog.capture.notifications import Notify
@@ -152,57 +152,27 @@ class DumpCoordinator:
         self._control = open_reader()
         self._refetch_queue = RefetchQueue(keys, state)
         self._store = DumpStore(state, options)
-        self._actions = Actions(self.flush)
-        self._lock = self._actions.lock
+        self._decisions = DecisionQueue(self.flush)
+        self._lock = self._decisions.lock
         self._queue = ChunkQueue()
         self._notices = DumpNotices(lambda sent: self._store.after(lambda: notify(sent)))
         self._throttle = Throttle(ThrottleSettings.of(options))
-        self._tables = DumpTables(
-            self._control.current_snapshot,
-            catalogue,
-            unsupported,
-            self._actions,
-            self._store,
-            self._queue,
-            self._refetch_queue,
-            self._notices,
+        parts = DumpParts(
+            catalogue=catalogue,
+            keys=keys,
+            decisions=self._decisions,
+            store=self._store,
+            queue=self._queue,
+            refetch_queue=self._refetch_queue,
+            notices=self._notices,
         )
-        self._results = ChunkResults(
-            catalogue,
-            keys,
-            self._actions,
-            self._store,
-            self._queue,
-            self._tables,
-            self._refetch_queue,
-            self._notices,
-        )
-        self._reading = ChunkReading(
-            keys,
-            catalogue,
-            self._actions,
-            self._store,
-            self._queue,
-            self._results,
-            self._throttle,
-        )
-        self._planner = KeyPlanner(
-            open_reader, self._actions, self._store, self._queue, self._tables, self._results
-        )
+        self._tables = DumpTables(parts, self._control.current_snapshot, unsupported)
+        self._results = ChunkResults(parts, self._tables)
+        self._reading = ChunkReading(parts, self._results, self._throttle)
+        self._planner = KeyPlanner(parts, open_reader, self._tables, self._results)
         self._readers = ChunkReaders(open_reader, self._reading.read)
-        self._blocking = BlockingDumps(
-            open_blocking, self._actions, self._store, self._tables, self._notices
-        )
-        self._keyless = KeylessDumps(
-            open_keyless,
-            catalogue,
-            self._actions,
-            self._store,
-            self._tables,
-            self._notices,
-            self._throttle,
-            gate,
-        )
+        self._blocking = BlockingDumps(parts, open_blocking, self._tables)
+        self._keyless = KeylessDumps(parts, open_keyless, self._tables, self._throttle, gate)
         self._turns = DumpTurns()
         self._refetch_turn = True
 
@@ -218,7 +188,7 @@ class DumpCoordinator:
         self._store.load()
         self._refetch_queue.load()
         with self._lock:
-            self._actions.connect(log)
+            self._decisions.connect(log)
             self._throttle.change(ThrottleSettings.of(self._store.options))
             self._store.reconcile(chunks, end)
         self.flush()
@@ -280,7 +250,7 @@ class DumpCoordinator:
         ]
         if mode == "blocking" and key_set is not None:
             raise UsageError("a blocking dump reads whole tables: no keys")
-        with self._actions.commanded():
+        with self._decisions.commanded():
             return self._store.request(
                 dump_id, progress, mode=mode, reason=reason, now_ms=now_ms,
                 rejected=rejected, priority=priority,
@@ -290,21 +260,21 @@ class DumpCoordinator:
         """Request a dump of the whole table for capture itself: join a queued dump that has not
         begun to read it, or queue another; returns the dump's id.
         """
-        with self._actions.commanded():
+        with self._decisions.commanded():
             return self._store.request_due(str(table), reason, now_ms)
 
     def pause(self, dump_id: str | None, by: str, now_ms: int) -> list[str]:
         """Start no more chunks of a dump, or of all unfinished ones; current reads end. ``by``: the
         requester, for status; ``now_ms``: milliseconds since 1970.
         """
-        with self._actions.commanded():
+        with self._decisions.commanded():
             paused = self._store.pause(dump_id, by, now_ms)
             for dump in paused:
                 self._notices.paused(dump)
             return [dump.dump_id for dump in paused]
 
     def resume(self, dump_id: str | None) -> list[str]:
-        with self._actions.commanded():
+        with self._decisions.commanded():
             resumed = self._store.resume(dump_id)
             for dump in resumed:
                 self._notices.resumed(dump)
@@ -312,7 +282,7 @@ class DumpCoordinator:
 
     def cancel(self, dump_id: str | None, tables: list[str] | None = None) -> list[str]:
         """Stop a dump, or only some of its tables; rows already delivered stay valid."""
-        with self._actions.commanded():
+        with self._decisions.commanded():
             return self._tables.cancel(dump_id, tables)
 
     def to_read(self) -> set[str]:
@@ -323,14 +293,14 @@ class DumpCoordinator:
 
     def leave_out(self, tables: Collection[str]) -> None:
         """Read nothing more of these tables: they are no longer captured."""
-        with self._actions.commanded():
+        with self._decisions.commanded():
             self._tables.cancel(None, tables, left_out=True)
         self._refetch_queue.leave_out(tables)
         self._refetch_queue.flush()
 
     def set_options(self, **changes: int) -> DumpOptions:
         """Change how chunks are read, durably."""
-        with self._actions.commanded():
+        with self._decisions.commanded():
             options = self._store.set_options(**changes)
             self._throttle.change(ThrottleSettings.of(options))
             return options
@@ -375,7 +345,7 @@ class DumpCoordinator:
         return self._reading.on_window_closed(closed)
 
     def on_window_voided(self, voided: VoidedWindow) -> None:
-        self._actions.post(lambda: self._results.on_void(voided))
+        self._decisions.post(lambda: self._results.on_void(voided))
 
     def on_keys_changed(self, moved: ChangedKeysToRead) -> None:
         """Store keys that got rows with missing columns, before the records are appended."""
@@ -384,7 +354,7 @@ class DumpCoordinator:
     def refetch(self, schema: TableSchema, keys: list[bytes]) -> None:
         """Request that these match keys are read by a key chunk, also after a crash."""
         self._refetch_queue.add(schema, keys)
-        self._actions.wake()
+        self._decisions.wake()
 
     # ------------------------------------------------------------ the coordinator's thread
 
@@ -394,7 +364,7 @@ class DumpCoordinator:
         try:
             wait_s = 0.0
             while not stop.is_set():
-                self._actions.run_decisions(wait_s)
+                self._decisions.run_decisions(wait_s)
                 self._raise_failures()
                 now = time.monotonic()
                 with self._lock:
@@ -407,9 +377,9 @@ class DumpCoordinator:
                     self._blocking.run(blocking, stop)
                 elif self._start_next_chunk(now):
                     wait_s = 0.0
-                    self._actions.run_effects()
+                    self._decisions.run_effects()
                     continue
-                self._actions.run_effects()
+                self._decisions.run_effects()
                 wait_s = TURN_S
         finally:
             self._readers.close()
@@ -445,7 +415,7 @@ class DumpCoordinator:
 
     def _resolve_unseen(self) -> bool:
         """Resolve which emitted transactions a snapshot can't see, before any chunk is read."""
-        if self._actions.engine.unseen_known:
+        if self._decisions.engine.unseen_known:
             return True
         with self._lock:
             if not any(d.active for d in self._store.all()) and not self._refetch_queue.wanted:
@@ -456,7 +426,7 @@ class DumpCoordinator:
             with self._lock:
                 self._store.chunks_read.failed(error)
             return False
-        self._actions.engine.resolve_unseen(snapshot)
+        self._decisions.engine.resolve_unseen(snapshot)
         return True
 
     def _next_task(self, now: float, readers: int) -> ChunkTask | None:

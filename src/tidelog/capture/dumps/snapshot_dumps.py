@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 
 from tidelog.capture.dumps.chunk_results import LOSSES_A_FAILURE, RowWidths
-from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.state import (
     FINISHED_TABLES,
     DumpState,
@@ -45,9 +44,7 @@ from tidelog.capture.dumps.state import (
     completed_record,
     started_record,
 )
-from tidelog.capture.dumps.store import DumpStore
-from tidelog.capture.dumps.table_dump import DumpTables, is_unavailable
-from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.dumps.table_dump import DumpParts, DumpTables, is_unavailable
 from tidelog.capture.dumps.throttle import Throttle
 from tidelog.capture.log_guard import DumpGate
 from tidelog.capture.pauses import LogPause
@@ -67,7 +64,7 @@ from tidelog.errors import (
 )
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
-from tidelog.ports import BlockingReader, Catalogue, ChunkRequest, ChunkRows
+from tidelog.ports import BlockingReader, ChunkRequest, ChunkRows
 from tidelog.system import failpoints
 
 # The rows that such dumps append.
@@ -90,15 +87,15 @@ class SnapshotRows:
     unless said otherwise.
     """
 
-    def __init__(self, actions: Actions, store: DumpStore, notices: DumpNotices) -> None:
-        self._actions = actions
-        self._store = store
-        self._notices = notices
+    def __init__(self, parts: DumpParts) -> None:
+        self._decisions = parts.decisions
+        self._store = parts.store
+        self._notices = parts.notices
 
     def append_record(self, record: dict[str, Any]) -> AppendedRecord:
         """Append a control record after all that was emitted."""
         appended = AppendedRecord()
-        self._actions.engine.append_control(record, appended.done)
+        self._decisions.engine.append_control(record, appended.done)
         return appended
 
     def append(
@@ -141,8 +138,8 @@ class SnapshotRows:
             rows.rows.ordinal = np.full(count, ordinal, np.int64)
         durable = threading.Event()
         item = ChunkItem(rows.rows, meta, position, lambda _offset: durable.set(), while_paused)
-        self._actions.engine.append_chunk(item)
-        with self._actions.lock:
+        self._decisions.engine.append_chunk(item)
+        with self._decisions.lock:
             self._store.note("read", chunk_id, progress.table, rows=count)
         return durable
 
@@ -176,17 +173,15 @@ class BlockingDumps:
 
     def __init__(
         self,
+        parts: DumpParts,
         open_reader: Callable[[Sequence[TableName]], BlockingReader],
-        actions: Actions,
-        store: DumpStore,
         tables: DumpTables,
-        notices: DumpNotices,
     ) -> None:
         self._open_reader = open_reader
-        self._actions = actions
-        self._store = store
+        self._decisions = parts.decisions
+        self._store = parts.store
         self._tables = tables
-        self._rows = SnapshotRows(actions, store, notices)
+        self._rows = SnapshotRows(parts)
         self._storing: Future[None] | None = None
         self._given_up = 0
         """How often the snapshot was released because of the state store."""
@@ -207,7 +202,7 @@ class BlockingDumps:
                 if stop.is_set():  # it restarts with the next session
                     return
                 error = failure
-                with self._actions.lock:
+                with self._decisions.lock:
                     self._store.chunks_read.failed(failure)
                 logger.warning("blocking dump %s: %s", dump.dump_id, failure)
                 if self._storing is not None:  # the store's failure, not the dump's
@@ -216,7 +211,7 @@ class BlockingDumps:
                 attempt += 1
                 if attempt < BLOCKING_ATTEMPTS:
                     stop.wait(0.5 * 2 ** (attempt - 1))
-        with self._actions.lock:
+        with self._decisions.lock:
             for progress in self._unfinished(dump):
                 self._tables.fail(dump, progress, str(error))
 
@@ -225,7 +220,7 @@ class BlockingDumps:
         read it: all are read under one snapshot.
         """
         waiting = []
-        with self._actions.lock:
+        with self._decisions.lock:
             self._tables.begin(dump)
             for progress in dump.tables:
                 if progress.status in (TableStatus.DONE, TableStatus.RUNNING):
@@ -238,19 +233,19 @@ class BlockingDumps:
             result = self._tables.look_up(progress)
             if isinstance(result, SourceError) and is_unavailable(result):
                 raise result
-            with self._actions.lock:
+            with self._decisions.lock:
                 if self._tables.admit(dump, progress, result):
                     if progress.status is TableStatus.PENDING:
                         progress.transition(TableInput.BEGIN)
                     waiting.append(progress)
-        with self._actions.lock:
+        with self._decisions.lock:
             self._store.store(dump)
-        self._actions.run_effects()
+        self._decisions.run_effects()
         return waiting
 
     def _read(self, dump: DumpState, waiting: list[TableProgress], stop: threading.Event) -> None:
         reader = self._open_reader([TableName.parse(p.table) for p in waiting])
-        log_pause = self._actions.engine.pause_log()
+        log_pause = self._decisions.engine.pause_log()
         try:
             self._wait_for_pause(log_pause, stop)
             failpoints.hit("blocking.held")
@@ -267,7 +262,7 @@ class BlockingDumps:
                 except ChunkError as error:
                     if stop.is_set():
                         raise
-                    with self._actions.lock:  # the snapshot is kept for the other tables
+                    with self._decisions.lock:  # the snapshot is kept for the other tables
                         self._tables.fail(dump, progress, str(error))
         finally:
             log_pause.release()
@@ -301,7 +296,7 @@ class BlockingDumps:
                     dump, progress, request, rows, position, ordinal=ordinal, while_paused=True
                 )
                 waits.append(durable)
-            with self._actions.lock:
+            with self._decisions.lock:
                 self._rows.count(dump, progress, rows)
             self._run_effects()
             while len(waits) > 2:
@@ -313,7 +308,7 @@ class BlockingDumps:
             return
         completed = completed_record(dump, progress, None if progress.key_columns else offset)
         offset = self._append_control(completed, stop)
-        with self._actions.lock:
+        with self._decisions.lock:
             self._tables.complete(dump, progress, offset)
         self._run_effects()
 
@@ -328,7 +323,7 @@ class BlockingDumps:
 
         def run() -> None:
             try:
-                self._actions.run_effects()
+                self._decisions.run_effects()
             except BaseException as failure:  # noqa: BLE001 - raised where the dump runs
                 done.set_exception(failure)
             else:
@@ -368,7 +363,7 @@ class BlockingDumps:
 
     def _wait(self, event: threading.Event, stop: threading.Event) -> None:
         while not event.is_set():
-            self._actions.run_decisions(0.0)
+            self._decisions.run_decisions(0.0)
             self._run_effects()
             if stop.is_set():
                 raise ChunkError("capture stops")
@@ -435,21 +430,18 @@ class KeylessDumps:
 
     def __init__(
         self,
+        parts: DumpParts,
         open_reader: Callable[[], BlockingReader],
-        catalogue: Catalogue,
-        actions: Actions,
-        store: DumpStore,
         tables: DumpTables,
-        notices: DumpNotices,
         throttle: Throttle,
         gate: DumpGate,
     ) -> None:
         self._open_reader = open_reader
-        self._catalogue = catalogue
-        self._actions = actions
-        self._store = store
+        self._catalogue = parts.catalogue
+        self._decisions = parts.decisions
+        self._store = parts.store
         self._tables = tables
-        self._rows = SnapshotRows(actions, store, notices)
+        self._rows = SnapshotRows(parts)
         self._throttle = throttle
         self._gate = gate
         self._waiting: SimpleQueue[_Keyless] = SimpleQueue()
@@ -484,7 +476,7 @@ class KeylessDumps:
         except BaseException as failure:  # noqa: BLE001 - raised by the coordinator
             self.failure = failure
         finally:
-            self._actions.wake()
+            self._decisions.wake()
 
     # ------------------------------------------------------------ one table
 
@@ -500,7 +492,8 @@ class KeylessDumps:
         except ChunkVoidError as error:
             self._note(run, error)
             self._stop.wait(ALTERED_WAIT_S)
-            self._actions.post(partial(run.transition, TableRunInput.ALTERED))  # it may have a key
+            # It may have a key now.
+            self._decisions.post(partial(run.transition, TableRunInput.ALTERED))
         except SourceError as error:
             if error.policy not in (Policy.RETRY, Policy.VOID):
                 raise
@@ -509,11 +502,11 @@ class KeylessDumps:
                 return False
             found = self._tables.look_up(run.progress)
             refused = found if isinstance(found, UnsupportedTableError) else error
-            self._actions.post(partial(self._give_up, run, refused))
+            self._decisions.post(partial(self._give_up, run, refused))
         return True
 
     def _note(self, run: TableRun, error: SourceError) -> None:
-        with self._actions.lock:
+        with self._decisions.lock:
             self._store.chunks_read.failed(error)
             self._store.counters.failed += 1
         logger.warning("%s is read again from its first row: %s", run.progress.table, error)
@@ -530,7 +523,7 @@ class KeylessDumps:
     def _read(self, run: TableRun) -> None:
         """Append the table's rows between the dump's first record and its last."""
         dump, progress = run.dump, run.progress
-        engine, table = self._actions.engine, TableName.parse(progress.table)
+        engine, table = self._decisions.engine, TableName.parse(progress.table)
         # First: a snapshot is not to be kept while a log that is far behind is read.
         self._wait_for_log(run, self._catalogue.position(), None)
         reader, due = self._open_reader(), progress.due
@@ -558,7 +551,7 @@ class KeylessDumps:
                         dump, progress, None, rows, position, ordinal=offset
                     )
                     waits.append(durable)
-                with self._actions.lock:
+                with self._decisions.lock:
                     self._rows.count(dump, progress, rows)
                     self._store.store_soon(dump)
                 while len(waits) > ROWS_UNDER_WAY:
@@ -570,13 +563,13 @@ class KeylessDumps:
             reader.close()
         completed = {**completed_record(dump, progress, offset), "first_offset": first}
         last = self._append_control(run, completed)
-        self._actions.post(partial(self._complete, run, first, last))
+        self._decisions.post(partial(self._complete, run, first, last))
 
     def _begin(self, run: TableRun, offset: int, due: str) -> None:
         """Begin the table. Raises ChunkVoidError if capture joined the dump since it was ``due``:
         for a change that the snapshot may not show.
         """
-        with self._actions.lock:
+        with self._decisions.lock:
             progress = run.progress
             if run.ended:
                 return
@@ -600,7 +593,7 @@ class KeylessDumps:
         """Read the next rows once the throttle allows it."""
         while True:
             self._check(run)
-            with self._actions.lock:
+            with self._decisions.lock:
                 now = time.monotonic()
                 wait_s = self._throttle.wait_s(now)
                 if not wait_s:
@@ -616,7 +609,7 @@ class KeylessDumps:
             widths.note(request.table, count, item_bytes(rows.rows))
             return rows
         finally:
-            with self._actions.lock:
+            with self._decisions.lock:
                 self._throttle.on_chunk_read(time.monotonic(), count, seconds)
 
     def _append_control(self, run: TableRun, record: dict[str, Any]) -> int:
@@ -630,7 +623,7 @@ class KeylessDumps:
         """Wait until all commits before ``position`` were read. Raises ChunkBusyError at the
         deadline.
         """
-        while self._actions.engine.reached < position:
+        while self._decisions.engine.reached < position:
             self._check(run)
             if deadline is not None and time.monotonic() > deadline:
                 raise ChunkBusyError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask, DumpTable
@@ -28,7 +29,7 @@ from tidelog.capture.dumps.state import (
     whole_table,
 )
 from tidelog.capture.dumps.store import AUTOMATIC, DumpStore, is_own
-from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.dumps.thread_messages import DecisionQueue
 from tidelog.capture.notifications import TableScanStatus
 from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.errors import (
@@ -43,7 +44,7 @@ from tidelog.errors import (
 )
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
-from tidelog.ports import Catalogue, TableShape
+from tidelog.ports import Catalogue, KeyExtractor, TableShape
 
 RECONNECT_S = 0.5
 REFETCH_END_S = 5.0
@@ -54,28 +55,45 @@ LookupResult = TableShape | SourceError | None
 """The catalogue's answer for a table: its shape, an error, or None: it does not exist."""
 
 
+@dataclass(frozen=True, slots=True)
+class DumpParts:
+    """What all parts of a coordinator use.
+
+    Attributes:
+        catalogue, keys: ports.
+        decisions: the lock, and what is done under it and after it.
+        store: the dumps and their progress.
+        queue: the chunks to read.
+        refetch_queue: the keys to read again.
+        notices: notifications about dumps.
+    """
+
+    catalogue: Catalogue
+    keys: KeyExtractor
+    decisions: DecisionQueue
+    store: DumpStore
+    queue: ChunkQueue
+    refetch_queue: RefetchQueue
+    notices: DumpNotices
+
+
 class DumpTables:
     """Starts and ends the tables of dumps. The caller holds the coordinator's lock."""
 
     def __init__(
         self,
+        parts: DumpParts,
         take_snapshot: Callable[[], Snapshot],
-        catalogue: Catalogue,
         unsupported: UnsupportedTables,
-        actions: Actions,
-        store: DumpStore,
-        queue: ChunkQueue,
-        refetch_queue: RefetchQueue,
-        notices: DumpNotices,
     ) -> None:
         self._take_snapshot = take_snapshot
-        self._catalogue = catalogue
+        self._catalogue = parts.catalogue
         self._unsupported = unsupported
-        self._actions = actions
-        self._store = store
-        self._queue = queue
-        self._refetch_queue = refetch_queue
-        self._notices = notices
+        self._decisions = parts.decisions
+        self._store = parts.store
+        self._queue = parts.queue
+        self._refetch_queue = parts.refetch_queue
+        self._notices = parts.notices
         self._runs: dict[DumpTable, TableRun] = {}
         self.read_keyless: Callable[[TableRun], None] = lambda run: None
         """Reads a table without a key, later; set once."""
@@ -111,7 +129,7 @@ class DumpTables:
 
     def _fetch_keys(self, dump_table: DumpTable, key_set: str, first: int) -> None:
         keys = self._store.keys_of(key_set, first, KEYS_PER_DOCUMENT)
-        self._actions.post(lambda: self._queue.add_fetched_keys(dump_table, first, keys))
+        self._decisions.post(lambda: self._queue.add_fetched_keys(dump_table, first, keys))
 
     def begin(self, dump: DumpState) -> None:
         """Report once that the dump starts, and which of its tables can't be dumped."""
@@ -172,7 +190,7 @@ class DumpTables:
 
         def look_up() -> None:
             result = self.look_up(run.progress)
-            self._actions.post(lambda: self._on_lookup(run, result, look_up))
+            self._decisions.post(lambda: self._on_lookup(run, result, look_up))
 
         self._effect(run, look_up)
 
@@ -198,9 +216,9 @@ class DumpTables:
         run.transition(TableRunInput.FOUND)
 
         def appended(offset: int) -> None:
-            self._actions.post(lambda: self._find_unseen(run, offset))
+            self._decisions.post(lambda: self._find_unseen(run, offset))
 
-        engine, table = self._actions.engine, TableName.parse(run.progress.table)
+        engine, table = self._decisions.engine, TableName.parse(run.progress.table)
         record = started_record(run.dump, run.progress)
         self._effect(run, lambda: engine.retain(table))
         self._effect(run, lambda: engine.append_control(record, appended))
@@ -216,11 +234,11 @@ class DumpTables:
                 snapshot = self._take_snapshot()
             except (ChunkError, ConnectionLostError) as error:
                 failure = error
-                self._actions.post(lambda: self._retry_unavailable(run, failure, find))
+                self._decisions.post(lambda: self._retry_unavailable(run, failure, find))
                 return
             table = TableName.parse(run.progress.table)
-            unseen = self._actions.engine.first_unseen(snapshot, table)
-            self._actions.post(lambda: self._start_reading(run, offset, unseen))
+            unseen = self._decisions.engine.first_unseen(snapshot, table)
+            self._decisions.post(lambda: self._start_reading(run, offset, unseen))
 
         self._effect(run, find)
 
@@ -249,7 +267,7 @@ class DumpTables:
             if not run.ended:
                 effect()
 
-        self._actions.effect(unless_ended, delay_s)
+        self._decisions.effect(unless_ended, delay_s)
 
     # ------------------------------------------------------------ end
 
@@ -270,10 +288,10 @@ class DumpTables:
         run.transition(TableRunInput.ALL_READ)
 
         def completed(offset: int) -> None:
-            self._actions.post(lambda: self.complete(dump, progress, offset))
+            self._decisions.post(lambda: self.complete(dump, progress, offset))
 
         record = completed_record(dump, progress)
-        self._effect(run, lambda: self._actions.engine.append_control(record, completed))
+        self._effect(run, lambda: self._decisions.engine.append_control(record, completed))
 
     def _unread(self, run: TableRun) -> str:
         """A message about rows that could not be read although all others were; empty: none."""
@@ -385,7 +403,7 @@ class DumpTables:
             run.retains_keys and run.progress.table == str(table) for run in self._runs.values()
         ):
             return
-        self._actions.effect(lambda: self._actions.engine.forget_table(table))
+        self._decisions.effect(lambda: self._decisions.engine.forget_table(table))
 
     def _end(
         self, dump: DumpState, progress: TableProgress, event: TableInput, reason: str

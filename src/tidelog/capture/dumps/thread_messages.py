@@ -84,7 +84,7 @@ def acquired(lock: threading.Lock | threading.RLock, until: float) -> Iterator[N
         lock.release()
 
 
-class Actions:
+class DecisionQueue:
     """The coordinator's lock, the queue of decisions made under it, and their effects.
 
     A decision takes the lock and only changes memory. An effect calls the source, the state store

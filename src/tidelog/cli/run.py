@@ -151,7 +151,7 @@ def pipeline(
 
     shown = show_beside(loaded, config, "pipeline", ("pipeline",), as_json=as_json)
     with stop_on_signals() as stop, shown as on_status:
-        app.pipeline(loaded, once=once, on_progress=on_status, stop_event=stop)
+        app.pipeline(loaded, once=once, on_status=on_status, stop_event=stop)
 
 
 def jars(

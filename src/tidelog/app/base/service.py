@@ -18,11 +18,12 @@ class BackgroundService(ABC):
 
     Args:
         thread_name: of the thread that `start` makes.
+        stop_event: ends it when set, as `stop` does; None: one of its own.
     """
 
-    def __init__(self, thread_name: str) -> None:
+    def __init__(self, thread_name: str, stop_event: threading.Event | None = None) -> None:
         self._thread_name = thread_name
-        self._stopping = threading.Event()
+        self._stopping = stop_event or threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 

@@ -237,6 +237,7 @@ class Capture(BackgroundService):
             function.
         on_status: called about once a second with the document that `tidelog status` shows; no
             coroutine function.
+        stop_event: ends it when set, as `stop` does; for several that end together.
     """
 
     def __init__(
@@ -245,8 +246,9 @@ class Capture(BackgroundService):
         *,
         on_notification: OnNotification | None = None,
         on_status: OnStatus = ignore_status,
+        stop_event: threading.Event | None = None,
     ) -> None:
-        super().__init__("tidelog-capture")
+        super().__init__("tidelog-capture", stop_event)
         refuse_coroutine_function("on_notification", on_notification)
         refuse_coroutine_function("on_status", on_status)
         self.config = one_database_config(as_config(config))
@@ -549,4 +551,4 @@ def capture(
     config: Config, *, on_status: OnStatus = ignore_status, stop_event: threading.Event
 ) -> None:
     """Capture alone, until ``stop_event``."""
-    Capture(config, on_status=on_status)._run(stop_event)
+    Capture(config, on_status=on_status, stop_event=stop_event).run()

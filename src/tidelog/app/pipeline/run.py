@@ -90,19 +90,36 @@ class Pipeline(BackgroundService):
             process delivers.
         on_status: called with who delivers and with each batch, as a document; no coroutine
             function.
+        stop_event: ends it when set, as `stop` does; for several that end together.
+        ends_when_all_stop: whether it ends, with the error of the first, once all outputs have
+            stopped; else they are retried.
     """
 
     def __init__(
-        self, config: AnyConfig, *, once: bool = False, on_status: OnStatus = ignore_status
+        self,
+        config: AnyConfig,
+        *,
+        once: bool = False,
+        on_status: OnStatus = ignore_status,
+        stop_event: threading.Event | None = None,
+        ends_when_all_stop: bool = True,
     ) -> None:
-        super().__init__("tidelog-pipeline")
+        super().__init__("tidelog-pipeline", stop_event)
         refuse_coroutine_function("on_status", on_status)
         self.config = one_database_config(as_config(config))
         self._once = once
         self._on_status = on_status
+        self._ends_when_all_stop = ends_when_all_stop
 
     def _run(self, stop: threading.Event) -> None:
-        pipeline(self.config, once=self._once, on_progress=self._on_status, stop_event=stop)
+        with storing_end(self.config, PIPELINE + self.config.pipeline.name):
+            _deliver(
+                self.config,
+                self._once,
+                self._on_status,
+                stop,
+                ends_when_all_stop=self._ends_when_all_stop,
+            )
 
 
 class _SparkHandle:
@@ -167,25 +184,24 @@ def pipeline(
     config: Config,
     *,
     once: bool = False,
-    on_progress: OnStatus = ignore_status,
+    on_status: OnStatus = ignore_status,
     stop_event: threading.Event,
     ends_when_all_stop: bool = True,
 ) -> None:
-    """Deliver the event log to the outputs; stand by while another process does so.
-
-    With ``once`` there is no standby: raises AnotherLeaderError while another process delivers.
-    Once all outputs have stopped, it raises the first one's error, or retries them without
-    ``ends_when_all_stop``.
-    """
-    refuse_coroutine_function("on_progress", on_progress)
-    with storing_end(config, PIPELINE + config.pipeline.name):
-        _deliver(config, once, on_progress, stop_event, ends_when_all_stop=ends_when_all_stop)
+    """Deliver the event log to the outputs, until ``stop_event``: see `Pipeline`."""
+    Pipeline(
+        config,
+        once=once,
+        on_status=on_status,
+        stop_event=stop_event,
+        ends_when_all_stop=ends_when_all_stop,
+    ).run()
 
 
 def _deliver(
     config: Config,
     once: bool,
-    on_progress: OnStatus,
+    on_status: OnStatus,
     stop_event: threading.Event,
     *,
     ends_when_all_stop: bool,
@@ -211,7 +227,7 @@ def _deliver(
             registration.start("Spark")
             return opened.enter_context(closing(_SparkHandle(config, stop_event)))
 
-        if not _may_start(config, state, once, on_progress, stop_event, spark_handle):
+        if not _may_start(config, state, once, on_status, stop_event, spark_handle):
             return
         election = opened.enter_context(
             closing(PipelineElection(config, holder, None if once else state, waits=not once))
@@ -233,7 +249,7 @@ def _deliver(
             check_spark(config)
         spark_starts = "Spark, which fetches jars the first time"
         reason = spark_starts if remote_of(config) is None else "a session of Spark Connect"
-        on_progress({"role": "starting", "reason": reason})
+        on_status({"role": "starting", "reason": reason})
         spark = spark_handle()
         from tidelog.app.pipeline.session import PipelineSession
 
@@ -248,7 +264,7 @@ def _deliver(
                 file=file,
                 once=once,
                 ends_when_all_stop=ends_when_all_stop,
-                on_progress=on_progress,
+                on_status=on_status,
                 alone=spark.ours,
             )
 
@@ -266,7 +282,7 @@ def _deliver(
                 registration.leave()
                 if role == "leading":
                     return
-            on_progress({"role": role, "reason": reason, "leader": leader_of(election)})
+            on_status({"role": role, "reason": reason, "leader": leader_of(election)})
 
         lead(
             election,
@@ -283,7 +299,7 @@ def _may_start(
     config: Config,
     state: StateStore,
     once: bool,
-    on_progress: OnStatus,
+    on_status: OnStatus,
     stop_event: threading.Event,
     start_spark_early: Callable[[], object],
 ) -> bool:
@@ -305,13 +321,13 @@ def _may_start(
             check_spark(config)  # it would be needed: report it before the missing log
             raise EventLogError(f"{lacks}; `tidelog capture` begins one")
         if not reported:
-            on_progress({"role": "starting", "reason": f"{lacks}: it waits for capture"})
+            on_status({"role": "starting", "reason": f"{lacks}: it waits for capture"})
         reported = True
         start_spark_early()
         return False
 
     def on_state(role: str, reason: str) -> None:
-        on_progress({"role": role, "reason": reason, "leader": None})
+        on_status({"role": role, "reason": reason, "leader": None})
 
     return ask() if once else retry_until_available(ask, stop_event, on_state)
 
@@ -364,7 +380,7 @@ def run(
     def run_delivery() -> None:
         pipeline(
             config,
-            on_progress=lambda s: show("pipeline", s),
+            on_status=lambda s: show("pipeline", s),
             stop_event=ended,
             ends_when_all_stop=False,  # capture has to go on
         )
@@ -389,7 +405,7 @@ def run(
     if complete.is_set() and config.outputs:
         try:
             pipeline(
-                config, once=True, on_progress=lambda s: show("pipeline", s), stop_event=stop_event
+                config, once=True, on_status=lambda s: show("pipeline", s), stop_event=stop_event
             )
         except AnotherLeaderError as error:
             logger.warning("what was captured is delivered elsewhere: %s", error)

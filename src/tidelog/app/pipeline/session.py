@@ -299,7 +299,7 @@ class PipelineSession:
         once: whether to deliver what the log has now, and end.
         ends_when_all_stop: whether to end once all outputs have stopped; else they are retried.
         alone: whether nobody else runs jobs in ``spark``.
-        on_progress: called with batches, and with outputs that stop and resume.
+        on_status: called with batches, and with outputs that stop and resume.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class PipelineSession:
         file: LeaseFile,
         once: bool,
         ends_when_all_stop: bool,
-        on_progress: OnStatus,
+        on_status: OnStatus,
         alone: bool,
     ) -> None:
         self._config = config
@@ -329,7 +329,7 @@ class PipelineSession:
         here = alone and not once and not is_remote(spark)
         self._archive = ClassArchive(settings) if here else None
         self._has_delivered = False
-        self._report = _StatusReport(on_progress)
+        self._report = _StatusReport(on_status)
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
         leader = Leader(holder, epoch, config.capture.zone, int(time.time() * 1000))
@@ -462,8 +462,8 @@ class PipelineSession:
 class _StatusReport:
     """Reports the progress of the pipeline."""
 
-    def __init__(self, on_progress: OnStatus) -> None:
-        self._on_progress = on_progress
+    def __init__(self, on_status: OnStatus) -> None:
+        self._on_status = on_status
         self._totals: dict[str, int] = {}
         self._stopped: dict[str, str] = {}
 
@@ -473,12 +473,12 @@ class _StatusReport:
             text = str(error) if isinstance(error, TidelogError) else "internal error"
             self._stopped[output] = text
         state = "stopped" if error else "following"
-        self._on_progress({"output": output, "state": state, **self._stopped_outputs()})
+        self._on_status({"output": output, "state": state, **self._stopped_outputs()})
 
     def batch(self, progress: BatchProgress) -> None:
         total = self._totals.get(progress.output, 0) + progress.rows
         self._totals[progress.output] = total
-        self._on_progress(
+        self._on_status(
             {
                 "batch": progress.number,
                 "output": progress.output,

@@ -44,7 +44,7 @@ def ends_anyway(patch: Patch) -> None:
 def planner_off_by_one(patch: Patch) -> None:
     """A planned chunk begins one key behind the end of the one before."""
     ends_anyway(patch)
-    planned, plan = chunk_planner.ChunkQueue.add_planned, chunk_results.KeyPlanner._plan
+    planned, plan = chunk_planner.ChunkQueue.add_planned, chunk_task.KeyPlanner._plan
     beyond: dict[Any, Any] = {}
 
     def planning(self: Any, reader: Any, cursor: Any, request: Any, count: int) -> None:
@@ -64,7 +64,7 @@ def planner_off_by_one(patch: Patch) -> None:
             after = task.request.after
             task.request = replace(task.request, after=beyond.get(after, after))
 
-    patch.setattr(chunk_results.KeyPlanner, "_plan", planning)
+    patch.setattr(chunk_task.KeyPlanner, "_plan", planning)
     patch.setattr(chunk_planner.ChunkQueue, "add_planned", skipping)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tidelog.app.base.table_patterns import choose_tables
 from tidelog.app.sources.kinds import Estimates, source_kind
-from tidelog.capture.dumps.chunk_results import RowWidths
+from tidelog.capture.dumps.chunk_planner import RowWidths
 from tidelog.capture.dumps.store import OPTIONS_KEY
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config

@@ -409,3 +409,33 @@ class ChunkQueue:
             task.transition(ChunkInput.DROP)
         self._retry = deque(task for task in self._retry if task.progress is not progress)
         self.stuck = [task for task in self.stuck if task.progress is not progress]
+
+
+SMOOTHING = 0.2
+ROOM_SHARE = 0.75
+"""The share of a chunk's room to plan for, because row sizes differ; a chunk that needs more ends
+early.
+"""
+
+
+class RowWidths:
+    """The row width of each table, so that its next chunk stays below a size limit. Guarded by the
+    coordinator's lock.
+    """
+
+    def __init__(self) -> None:
+        self._widths: dict[TableName, float] = {}
+
+    def note(self, table: TableName, rows: int, size: int) -> None:
+        """Note that a chunk of ``rows`` rows took ``size`` bytes. Larger rows count at once,
+        smaller ones gradually.
+        """
+        if rows:
+            width = size / rows
+            before = self._widths.get(table, width)
+            self._widths[table] = max(width, before + SMOOTHING * (width - before))
+
+    def rows(self, table: TableName, most: int, room: int) -> int:
+        """The number of rows to read, at most ``most``, so that they take less than ``room``."""
+        width = self._widths.get(table)
+        return most if not width else max(1, min(most, int(ROOM_SHARE * room / width)))

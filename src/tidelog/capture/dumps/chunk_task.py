@@ -1,6 +1,7 @@
 """Reads one chunk: watermarks and SELECT in a reader's thread, the window's end on the engine's.
 
-`ChunkReaders` are these threads, `ChunkReading` is what they do with a chunk.
+`ChunkReaders` are these threads, `ChunkReading` is what they do with a chunk. `KeyPlanner` finds
+the keys at which chunks end ahead of them, so that chunks can be read in parallel.
 """
 
 from __future__ import annotations
@@ -18,17 +19,24 @@ from typing import Any
 
 import numpy as np
 
-from tidelog.capture.dumps.chunk_planner import ChunkTask
-from tidelog.capture.dumps.chunk_results import ChunkResults, RowWidths
+from tidelog.capture.dumps.chunk_planner import ChunkTask, RowWidths, TableCursor
+from tidelog.capture.dumps.chunk_results import TRANSIENT, ChunkResults
 from tidelog.capture.dumps.refetch_queue import REFETCH_DUMP_ID
 from tidelog.capture.dumps.state import ChunkInput, ChunkStatus, Key
-from tidelog.capture.dumps.table_dump import DumpParts
+from tidelog.capture.dumps.table_dump import DumpParts, DumpTables
 from tidelog.capture.dumps.throttle import Throttle
 from tidelog.capture.windows import ClosedWindow, VoidedWindow, VoidReason, Window
 from tidelog.capture.writer_thread import ChunkItem, item_bytes
-from tidelog.errors import ChunkError, ConnectionLostError, SourceError
+from tidelog.errors import (
+    ChunkError,
+    ChunkRefusedError,
+    ChunkTooSlowError,
+    ChunkVoidError,
+    ConnectionLostError,
+    SourceError,
+)
 from tidelog.model.records import ChunkMeta, Kind
-from tidelog.ports import ChunkReader, ChunkRows
+from tidelog.ports import ChunkReader, ChunkRequest, ChunkRows
 from tidelog.system import failpoints
 
 NICE = 10
@@ -366,3 +374,121 @@ def _yield_to_others() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+
+
+# Where chunks end.
+
+TURN_S = 0.2
+MAX_QUERY_FAILURES = 3
+"""Failures of one query. After these a reader cuts the chunk, and finds what can't be read in
+it.
+"""
+PLAN_S = 0.5  # about the longest time of one query for several ends: readers wait for them
+CHUNKS_AHEAD = 4  # chunks planned for each reader
+
+
+class KeyPlanner:
+    """One thread with a reader of its own. If chunks are read by one reader only, its only task is
+    to find the key of a row that can't be read (`_find_stuck_key`).
+    """
+
+    def __init__(
+        self,
+        parts: DumpParts,
+        open_reader: Callable[[], ChunkReader],
+        tables: DumpTables,
+        results: ChunkResults,
+    ) -> None:
+        self._open_reader = open_reader
+        self._decisions = parts.decisions
+        self._store = parts.store
+        self._queue = parts.queue
+        self._tables = tables
+        self._results = results
+        self._thread: threading.Thread | None = None
+        self._reader: ChunkReader | None = None
+        self._closing = threading.Event()
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="tidelog-planner", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Cancel the current query, and disconnect."""
+        self._closing.set()
+        self._decisions.planning.set()
+        if self._reader is not None:
+            self._reader.close()
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def _run(self) -> None:
+        reader = self._reader = self._open_reader()
+        try:
+            while not self._closing.is_set():
+                if not self._turn(reader):
+                    self._decisions.planning.wait(TURN_S)
+                    self._decisions.planning.clear()
+        except BaseException as failure:  # noqa: BLE001 - raised by the coordinator
+            self.failure = failure
+        finally:
+            reader.close()
+
+    def _turn(self, reader: ChunkReader) -> bool:
+        """Run one query; False if none is needed."""
+        with self._decisions.lock:
+            stuck, options, plan = self._queue.stuck[:1], self._store.options, None
+            if not stuck and options.parallelism > 1:
+                ahead, now = CHUNKS_AHEAD * options.parallelism, time.monotonic()
+                plan = self._queue.next_plan(options.chunk_rows, ahead, now)
+        if stuck:
+            self._find_stuck_key(reader, stuck[0])
+        elif plan is not None:
+            self._plan(reader, *plan)
+        else:
+            return False
+        self._decisions.wake()
+        return True
+
+    def _plan(
+        self, reader: ChunkReader, cursor: TableCursor, request: ChunkRequest, count: int
+    ) -> None:
+        begun = time.monotonic()
+        try:
+            ends = reader.boundaries(request, count)
+        except (ChunkError, ConnectionLostError) as error:
+            with self._decisions.lock:
+                self._store.chunks_read.failed(error)
+                transient = isinstance(error, TRANSIENT)
+                failures = self._queue.on_plan_failure(
+                    cursor, time.monotonic(), transient=transient
+                )
+                cursor.plan_count = 1
+                if isinstance(error, ChunkTooSlowError):
+                    cursor.plan_halvings += 1
+                if isinstance(error, (ChunkRefusedError, ChunkVoidError)):
+                    self._tables.fail(cursor.dump, cursor.progress, str(error))
+                elif failures >= MAX_QUERY_FAILURES:
+                    self._queue.plan_unknown(cursor, request)
+            return
+        each_s = max(1e-6, time.monotonic() - begun) / count
+        with self._decisions.lock:
+            cursor.plan_count = max(1, min(4 * count, int(PLAN_S / each_s)))
+            self._queue.add_planned(cursor, request, ends, last=len(ends) < count)
+
+    def _find_stuck_key(self, reader: ChunkReader, task: ChunkTask) -> None:
+        """Find the key of the row that can't be read, from the index alone: the dump's condition
+        may be what fails.
+        """
+        try:
+            ends = reader.boundaries(replace(task.request, limit_rows=1, where=None), 1)
+        except TRANSIENT:
+            time.sleep(TURN_S)  # then try again
+            return
+        except ChunkError as error:
+            with self._decisions.lock:
+                self._store.chunks_read.failed(error)
+            ends = []
+        with self._decisions.lock:
+            self._results.give_up(task, ends[0] if ends else None)

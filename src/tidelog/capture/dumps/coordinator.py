@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, ChunkTask
-from tidelog.capture.dumps.chunk_results import ChunkResults, KeyPlanner
-from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
+from tidelog.capture.dumps.chunk_results import ChunkResults
+from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading, KeyPlanner
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.refetch_queue import RefetchQueue
 from tidelog.capture.dumps.snapshot_dumps import BlockingDumps, KeylessDumps

@@ -31,7 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from tidelog.capture.dumps.chunk_results import LOSSES_A_FAILURE, RowWidths
+from tidelog.capture.dumps.chunk_planner import RowWidths
+from tidelog.capture.dumps.chunk_results import LOSSES_A_FAILURE
 from tidelog.capture.dumps.state import (
     FINISHED_TABLES,
     DumpState,

@@ -18,7 +18,7 @@ import psycopg
 
 from benchmarks.table import Row, show
 from tidelog.capture.catalogue_watch import CatalogueWatch
-from tidelog.capture.session import POLL_SHARE, poll_interval
+from tidelog.capture.session.session import POLL_SHARE, poll_interval
 from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.ports import Published

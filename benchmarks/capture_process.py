@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from tidelog import app
 from tidelog.app.capture import run as capture_run
-from tidelog.capture.session import CaptureSession
+from tidelog.capture.session.session import CaptureSession
 from tidelog.codecs.decode import decode
 from tidelog.config import load_config
 from tidelog.eventlog.reader import EventLog

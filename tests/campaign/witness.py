@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelog.app.base import elections
-from tidelog.capture import leadership, session
+from tidelog.capture import leadership
+from tidelog.capture.session import session
 from tidelog.eventlog import writer
 from tidelog.ports import Document, Lease, StateStore
 

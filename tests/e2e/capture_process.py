@@ -29,7 +29,7 @@ from tests.e2e import engine_program
 from tests.support import namespaces
 
 from tidelog import app
-from tidelog.capture import session
+from tidelog.capture.session import session
 from tidelog.cli import main
 from tidelog.state.log_store import LogBackend
 from tidelog.system import failpoints, processes

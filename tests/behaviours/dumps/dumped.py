@@ -20,8 +20,8 @@ from tests.behaviours.dumps.sources import Source, series
 from tests.integration.windows.live import PATIENCE_S, Event, Key, Live, Row, _event
 
 from tidelog import app
-from tidelog.capture import session
 from tidelog.capture.notifications import Notification
+from tidelog.capture.session import session
 from tidelog.config import parse_config
 from tidelog.control.commands import Command, ExecuteSnapshot
 from tidelog.eventlog.reader import EventLog

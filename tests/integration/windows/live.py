@@ -24,9 +24,9 @@ from tests.support.oracle.images import hexadecimal, is_row_image, parse_row_ima
 from tests.support.oracle.values import UNCHANGED as ABSENT
 
 from tidelog import app
-from tidelog.capture import session
 from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.dumps.automatic import UNLOGGED_KEY
+from tidelog.capture.session import session
 from tidelog.capture.unsupported_tables import REFUSED_KEY
 from tidelog.config import parse_config
 from tidelog.control.commands import ExecuteSnapshot

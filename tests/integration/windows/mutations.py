@@ -12,11 +12,11 @@ import pytest
 from tests.property.test_windows_model import PaperWindows
 
 from tidelog.app.capture import run as capture_run
-from tidelog.capture import catalogue_watch, session, windows
+from tidelog.capture import catalogue_watch, windows
 from tidelog.capture.capture_scope import RelationNames
 from tidelog.capture.dumps import automatic, chunk_task, refetch_queue
 from tidelog.capture.dumps import state as dump_state
-from tidelog.capture.session import engine
+from tidelog.capture.session import engine, session
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.eventlog.reader import EmittedTransactions
 from tidelog.model.records import KeyEffect, Kind

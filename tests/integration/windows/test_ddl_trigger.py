@@ -10,7 +10,7 @@ from tests.integration.windows.live import Live
 from tests.integration.windows.rules import Make
 from tests.integration.windows.test_changes_undone import agrees
 
-from tidelog.capture import session
+from tidelog.capture.session import session
 from tidelog.sources.postgres.catalogue.ddl_trigger import (
     DDL_PREFIX,
     findings,

@@ -43,17 +43,23 @@ from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.refetch_queue import REFETCH_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
-from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, end_later, lead
+from tidelog.capture.leadership import (
+    Leader,
+    LeasedState,
+    LeaseKeeper,
+    RetryingStateStore,
+    end_later,
+    lead,
+)
 from tidelog.capture.log_guard import GIVEN_UP_KEY, DumpGate, LogGuard, WhenLogInDanger
 from tidelog.capture.notifications import Notify
 from tidelog.capture.pauses import LOG_KEY, LogSwitch
-from tidelog.capture.session import (
+from tidelog.capture.session.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.session.session import (
     CaptureSession,
-    RetryingStateStore,
     SessionMaintenance,
     SourceConnections,
 )
-from tidelog.capture.session.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.session.start import (
     CONSENT_KEY,
     GAP_KEY,
@@ -147,10 +153,10 @@ class OpenLogs:
 
 @dataclass(frozen=True, slots=True)
 class CaptureLeadership:
-    """`tidelog.capture.session.SessionLeadership` of this process.
+    """`tidelog.capture.session.session.SessionLeadership` of this process.
 
     Attributes:
-        leader, status_store: of `tidelog.capture.session.SessionLeadership`.
+        leader, status_store: of `tidelog.capture.session.session.SessionLeadership`.
         election, keeper: gave the lease, and renew it.
         state: counts requests to the state store.
         logs: the source's log and the event log.

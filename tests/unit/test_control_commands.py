@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.control.commands import (
+    _TYPES,
     Command,
     ExecuteSnapshot,
     PauseSnapshot,
@@ -17,6 +18,7 @@ from tidelog.control.commands import (
     build_command,
     command_from_json,
 )
+from tidelog.control.handler import CommandHandler
 from tidelog.errors import UsageError
 
 
@@ -108,3 +110,11 @@ def test_capture_alone_names_dumps_so(name: str) -> None:
     with pytest.raises(UsageError, match="used by capture itself"):
         build_command(ExecuteSnapshot, {"dump_id": name})
     assert StopSnapshot(dump_id=name).dump_id == name
+
+
+def test_every_command_can_be_executed() -> None:
+    none: Any = None
+    handler = CommandHandler(
+        none, none, none, (), database=None, notify=none, hand_over=none, switch=none
+    )
+    assert set(handler._methods) == set(_TYPES.values())

@@ -135,7 +135,7 @@ def test_a_store_that_hangs_holds_up_who_asks_it_and_nobody_else(
     with TestClient(Starlette(routes=web.routes())) as client:
         client.post("/web/login", json={"token": "operator-token"})
         csrf = {"X-Tidelog-CSRF": client.get("/web/session").json()["csrf"]}
-        pause = {"action": "pause", "dump": None}
+        pause = {"type": "pause-snapshot", "data": {"dump_id": None}}
         for _ in range(2):
             silent = client.get("/web/sites/0/audit")
             assert (silent.status_code, silent.json()["error"]["kind"]) == (504, "NoAnswer")

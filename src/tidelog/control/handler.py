@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator, tables_in_order
@@ -73,10 +73,10 @@ class CommandHandler:
         state: StateStore,
         captured: Sequence[str],
         *,
-        database: str | None = None,
-        notify: Notify | None = None,
-        hand_over: Callable[[Handover], dict[str, Any]] | None = None,
-        switch: LogSwitch | None = None,
+        database: str | None,
+        notify: Notify,
+        hand_over: Callable[[Handover], dict[str, Any]],
+        switch: LogSwitch,
     ) -> None:
         self._switch = switch
         self._coordinator = coordinator
@@ -85,7 +85,19 @@ class CommandHandler:
         self._captured = captured
         self._database = database
         self._notify = notify
-        self._hand_over = hand_over
+        self._methods: Mapping[type[Command], Callable[[str, Any], dict[str, Any]]] = {
+            ExecuteSnapshot: self._execute,
+            StopSnapshot: self._stop,
+            PauseSnapshot: self._pause,
+            ResumeSnapshot: self._resume,
+            SetDumpOptions: self._set_options,
+            LogMessage: self._log_message,
+            PauseLog: self._pause_log,
+            ResumeLog: self._resume_log,
+            PausePipeline: self._pause_pipeline,
+            ResumePipeline: self._resume_pipeline,
+            Handover: lambda _id, command: hand_over(command),
+        }
 
     def act(self, mailbox: Mailbox) -> int:
         """Execute the waiting commands; returns their number."""
@@ -98,50 +110,44 @@ class CommandHandler:
             UsageError: if it can't be executed as requested.
         """
         try:
-            return self._handle(command_id, command)
+            return self._methods[type(command)](command_id, command)
         except TidelogError as error:
             if error.policy not in (Policy.RETRY, Policy.RESTART):
                 logger.warning("command %s (%s): %s", command_id, command.type, error)
                 signal_id = getattr(command, "signal_id", None)
-                if self._notify is not None and signal_id is not None:
+                if signal_id is not None:
                     self._notify(skipped(command.dump_id, str(error)))  # type: ignore[attr-defined]
             raise
 
-    def _handle(self, command_id: str, command: Command) -> dict[str, Any]:
-        if isinstance(command, ExecuteSnapshot):
-            return self._execute(command_id, command)
-        if isinstance(command, StopSnapshot):
-            return self._stop(command)
-        if isinstance(command, PauseSnapshot):
-            now_ms = int(time.time() * 1000)
-            return {"dumps": self._coordinator.pause(command.dump_id, command.by, now_ms)}
-        if isinstance(command, ResumeSnapshot):
-            return {"dumps": self._coordinator.resume(command.dump_id)}
-        if isinstance(command, SetDumpOptions):
-            options = self._coordinator.set_options(**command.changes)
-            return {name: getattr(options, name) for name in command.changes}
-        if isinstance(command, LogMessage):
-            # One line, whatever it contains.
-            messages.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])
-            return {"logged": True}
-        if isinstance(command, (PauseLog, ResumeLog, PausePipeline, ResumePipeline)):
-            return self._pause_or_resume(command)
-        if isinstance(command, Handover) and self._hand_over is not None:
-            return self._hand_over(command)
-        raise UsageError(f"this capture does not know the command {command.type}")
+    def _pause(self, _id: str, command: PauseSnapshot) -> dict[str, Any]:
+        now_ms = int(time.time() * 1000)
+        return {"dumps": self._coordinator.pause(command.dump_id, command.by, now_ms)}
 
-    def _pause_or_resume(
-        self, command: PauseLog | ResumeLog | PausePipeline | ResumePipeline
-    ) -> dict[str, Any]:
-        if isinstance(command, (PausePipeline, ResumePipeline)):
-            key, details = PIPELINE_KEYS + command.pipeline, {"pipeline": command.pipeline}
-            if isinstance(command, PausePipeline):
-                return details | {"paused": pause(self._state, key, command.by).to_json()}
-            return details | {"resumed": resume(self._state, key)}
-        assert self._switch is not None
-        if isinstance(command, PauseLog):
-            return {"log": "paused", "paused": self._switch.turn_off(command.by).to_json()}
+    def _resume(self, _id: str, command: ResumeSnapshot) -> dict[str, Any]:
+        return {"dumps": self._coordinator.resume(command.dump_id)}
+
+    def _set_options(self, _id: str, command: SetDumpOptions) -> dict[str, Any]:
+        options = self._coordinator.set_options(**command.changes)
+        return {name: getattr(options, name) for name in command.changes}
+
+    def _log_message(self, command_id: str, command: LogMessage) -> dict[str, Any]:
+        # One line, whatever it contains.
+        messages.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])
+        return {"logged": True}
+
+    def _pause_log(self, _id: str, command: PauseLog) -> dict[str, Any]:
+        return {"log": "paused", "paused": self._switch.turn_off(command.by).to_json()}
+
+    def _resume_log(self, _id: str, _command: ResumeLog) -> dict[str, Any]:
         return {"log": "read", "resumed": self._switch.turn_on()}
+
+    def _pause_pipeline(self, _id: str, command: PausePipeline) -> dict[str, Any]:
+        paused = pause(self._state, PIPELINE_KEYS + command.pipeline, command.by)
+        return {"pipeline": command.pipeline, "paused": paused.to_json()}
+
+    def _resume_pipeline(self, _id: str, command: ResumePipeline) -> dict[str, Any]:
+        resumed = resume(self._state, PIPELINE_KEYS + command.pipeline)
+        return {"pipeline": command.pipeline, "resumed": resumed}
 
     # ------------------------------------------------------------ start
 
@@ -282,7 +288,7 @@ class CommandHandler:
 
     # ------------------------------------------------------------ stop
 
-    def _stop(self, command: StopSnapshot) -> dict[str, Any]:
+    def _stop(self, _id: str, command: StopSnapshot) -> dict[str, Any]:
         if not command.tables and command.mode is None:
             return {"dumps": self._coordinator.cancel(command.dump_id)}
         dumps = [

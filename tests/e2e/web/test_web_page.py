@@ -282,7 +282,10 @@ def test_a_viewer_sees_and_does_not_act(shop: Shop, new_page: Open) -> None:
     assert page.locator("text=Dump…").count() == 0
     assert page.locator("text=Limits…").count() == 0
     session = login(shop, VIEWER)
-    for path, body in (("commands", {"action": "pause", "dump": None}), ("plan", {"tables": []})):
+    for path, body in (
+        ("commands", {"type": "pause-snapshot", "data": {"dump_id": None}}),
+        ("plan", {"tables": []}),
+    ):
         status, _, text = ask(shop, "POST", f"/web/sites/0/{path}", session, body)
         assert (status, json.loads(text)["error"]["kind"]) == (403, "NotAllowed")
     given = f"Bearer {VIEWER}"
@@ -291,7 +294,7 @@ def test_a_viewer_sees_and_does_not_act(shop: Shop, new_page: Open) -> None:
 
 def test_requests_that_are_forged_do_nothing(shop: Shop) -> None:
     session = login(shop, OPERATOR)
-    pause = {"action": "pause", "dump": None}
+    pause = {"type": "pause-snapshot", "data": {"dump_id": None}}
     path = "/web/sites/0/commands"
     without = {"Cookie": session["Cookie"]}
     other = login(shop, OPERATOR)["X-Tidelog-CSRF"]
@@ -308,9 +311,13 @@ def test_requests_that_are_forged_do_nothing(shop: Shop) -> None:
         name = session["Cookie"].partition("=")[0]
         assert ask(shop, "GET", "/web/session", {"Cookie": f"{name}={cookie}"})[0] == 401
     bad: list[Any] = [
-        {}, {"action": "dump", "tables": "x"}, {"action": "drop"}, {"action": "pause", "dump": 1},
-        {"action": "pause", "dump": "a b"}, {"action": "limits", "options": {"chunk_rows": 0}},
-        {"action": "limits", "options": 7}, [],
+        {}, [], {"type": ["pause-log"]}, {"type": "drop"},
+        {"type": "log", "data": {"message": "x"}},
+        {"type": "execute-snapshot", "data": {"tables": "x"}},
+        {"type": "pause-snapshot", "data": {"dump_id": 1}},
+        {"type": "pause-snapshot", "data": {"dump_id": "a b"}},
+        {"type": "set-dump-options", "data": {"chunk_rows": 0}},
+        {"type": "set-dump-options", "data": 7},
     ]  # fmt: skip
     for each in bad:
         assert ask(shop, "POST", path, session, each)[0] == 400, each

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-LOG = {"action": "pause-log"}
-PIPELINE = {"action": "pause-pipeline", "pipeline": "shop"}
+LOG = {"type": "pause-log"}
+PIPELINE = {"type": "pause-pipeline", "data": {"pipeline": "shop"}}
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ def test_a_viewer_sees_who_paused_and_resumes_nothing(delivering: Shop, new_page
     for body in (
         LOG,
         PIPELINE,
-        {"action": "resume-log"},
-        {**PIPELINE, "action": "resume-pipeline"},
+        {"type": "resume-log"},
+        {**PIPELINE, "type": "resume-pipeline"},
     ):
         status_, _, text = ask(delivering, "POST", "/web/sites/0/commands", session, body)
         assert (status_, json.loads(text)["error"]["kind"]) == (403, "NotAllowed")
@@ -121,6 +121,6 @@ def test_a_viewer_sees_who_paused_and_resumes_nothing(delivering: Shop, new_page
 def test_a_pause_of_no_pipeline_is_refused(shop: Shop) -> None:
     session = login(shop, OPERATOR)
     for name in (None, 7, "", "a b", "x/../log", ["shop"]):
-        body = {"action": "pause-pipeline", "pipeline": name}
+        body = {"type": "pause-pipeline", "data": {"pipeline": name}}
         assert ask(shop, "POST", "/web/sites/0/commands", session, body)[0] == 400, name
     assert status(shop)["paused_pipelines"] == {}

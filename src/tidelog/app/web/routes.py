@@ -54,7 +54,7 @@ from tidelog.control.commands import (
     ResumeSnapshot,
     SetDumpOptions,
     StopSnapshot,
-    build_command,
+    command_from_json,
 )
 from tidelog.control.mailbox import new_id
 from tidelog.errors import Policy, TidelogError, UsageError
@@ -402,51 +402,51 @@ async def body_of(request: Request) -> Mapping[str, Any]:
     return document
 
 
-THE_LOG: Final = "the source's log"
+def _dump(command: Any) -> str:
+    return str(command.dump_id or "all dumps")
 
 
-def command_of(document: Any, by: str) -> tuple[Command, str]:
-    """Return the command that ``document`` describes, and its subject, for the audit list.
+def _log(_command: Any) -> str:
+    return "the source's log"
+
+
+def _pipeline(command: Any) -> str:
+    return f"pipeline {command.pipeline}"
+
+
+SUBJECTS: Final[Mapping[str, Callable[[Any], str]]] = {
+    ExecuteSnapshot.type: lambda command: ", ".join(command.tables) or "all tables",
+    PauseSnapshot.type: _dump,
+    ResumeSnapshot.type: _dump,
+    StopSnapshot.type: _dump,
+    SetDumpOptions.type: lambda command: ", ".join(f"{k}={v}" for k, v in command.changes.items()),
+    PauseLog.type: _log,
+    ResumeLog.type: _log,
+    PausePipeline.type: _pipeline,
+    ResumePipeline.type: _pipeline,
+}
+"""The commands of the page by type, each with a function that returns its subject."""
+PAUSES: Final = {PauseSnapshot.type, PauseLog.type, PausePipeline.type}
+
+
+def command_of(document: Mapping[str, Any], by: str) -> tuple[Command, str]:
+    """Return the command that ``document`` describes, as `command_from_json` reads it, and its
+    subject, for the audit list. ``by``: who pauses.
 
     Raises:
-        UsageError: it describes none.
+        UsageError: it describes none, or one that the page does not have.
     """
-    if not isinstance(document, Mapping):
-        raise UsageError("the body is a JSON object")
-    action, dump_id = document.get("action"), document.get("dump")
-    if dump_id is not None and not isinstance(dump_id, str):
-        raise UsageError("dump is a text")
-    about = dump_id or "all dumps"
-    if action == "dump":
-        tables = texts_of(document, "tables")
-        command = build_command(ExecuteSnapshot, {"dump_id": new_id().lower(), "tables": tables})
-        return command, ", ".join(tables) or "all tables"
-    if action == "pause":
-        return build_command(PauseSnapshot, {"dump_id": dump_id, "by": by}), about
-    if action == "resume":
-        return build_command(ResumeSnapshot, {"dump_id": dump_id}), about
-    if action == "cancel":
-        return build_command(StopSnapshot, {"dump_id": dump_id}), about
-    if action == "limits":
-        options = document.get("options")
-        limits = build_command(SetDumpOptions, options, "limits")
-        assert isinstance(limits, SetDumpOptions)
-        return limits, ", ".join(f"{name}={value}" for name, value in limits.changes.items())
-    if action == "pause-log":
-        return build_command(PauseLog, {"by": by}), THE_LOG
-    if action == "resume-log":
-        return ResumeLog(), THE_LOG
-    if action in ("pause-pipeline", "resume-pipeline"):
-        name = document.get("pipeline")
-        if not isinstance(name, str):
-            raise UsageError("pipeline is a text")
-        if action == "pause-pipeline":
-            return build_command(PausePipeline, {"pipeline": name, "by": by}), f"pipeline {name}"
-        return build_command(ResumePipeline, {"pipeline": name}), f"pipeline {name}"
-    raise UsageError(
-        "action is one of dump, pause, resume, cancel, limits, pause-log, resume-log, "
-        "pause-pipeline, resume-pipeline"
-    )
+    kind, data = document.get("type"), document.get("data", {})
+    if not isinstance(kind, str) or kind not in SUBJECTS:
+        raise UsageError(f"type is one of {', '.join(SUBJECTS)}")
+    if not isinstance(data, Mapping):
+        raise UsageError("data is a JSON object")
+    if kind == ExecuteSnapshot.type:
+        data = {**data, "dump_id": new_id().lower()}
+    elif kind in PAUSES:
+        data = {**data, "by": by}
+    command = command_from_json({"type": kind, "data": data})
+    return command, SUBJECTS[command.type](command)
 
 
 def texts_of(document: Mapping[str, Any], name: str) -> list[str]:

@@ -9,8 +9,8 @@ import { breakable, bytes, count, pausedText, plural, span } from "./format.js";
 export const context = { site: 0, operator: false, trouble: false, changed: () => {} };
 
 // `site`: that of the click that began it, whichever is shown when it is confirmed.
-export async function send(site, body, done) {
-  const found = await post(`web/sites/${site}/commands`, body);
+export async function send(site, type, data, done) {
+  const found = await post(`web/sites/${site}/commands`, { type, data });
   if (found.state === "waiting") toast("Sent. No capture has handled it yet; the next leader will.", "warning");
   else toast(done(found.details));
   context.changed();
@@ -62,17 +62,17 @@ function card(dump) {
 }
 
 const SAYS = {
-  pause: ["Pause", "No more chunks are read until it is resumed, also after a restart. The log is read on.", "Paused."],
-  resume: ["Resume", "Reading resumes where it stopped.", "Resumed."],
-  cancel: ["Cancel", "What is read already stays; the rest is not read. This can't be taken back.", "Cancelled."],
+  pause: ["pause-snapshot", "Pause", "No more chunks are read until it is resumed, also after a restart. The log is read on.", "Paused."],
+  resume: ["resume-snapshot", "Resume", "Reading resumes where it stopped.", "Resumed."],
+  cancel: ["stop-snapshot", "Cancel", "What is read already stays; the rest is not read. This can't be taken back.", "Cancelled."],
 };
 
 function control(action, dump) {
-  const [verb, text, done] = SAYS[action];
+  const [type, verb, text, done] = SAYS[action];
   const about = dump === null ? "all dumps" : `dump ${dump}`;
   const { site } = context;
   confirm(`${verb} ${about}?`, el("p", {}, text), `${verb} ${dump === null ? "all" : "it"}`,
-    () => send(site, { action, dump }, () => done), action === "cancel" ? "danger" : "");
+    () => send(site, type, { dump_id: dump }, () => done), action === "cancel" ? "danger" : "");
 }
 
 // First what is to be read, then what that costs, then the dump.
@@ -121,7 +121,7 @@ function planned(site, tables, plan) {
       el("ul", {}, plan.not_dumped.slice(0, 20).map((each) => el("li", {}, `${each.table}: ${each.reason}`)))) : null,
   ];
   confirm("Start this dump?", content, "Start the dump",
-    () => send(site, { action: "dump", tables }, (details) => `Dump ${details.dump_id ?? ""} begins.`));
+    () => send(site, "execute-snapshot", { tables }, (details) => `Dump ${details.dump_id ?? ""} begins.`));
 }
 
 const LIMITS = [
@@ -160,6 +160,6 @@ function limits(now) {
     const options = Object.fromEntries(changed.map(([name, , input]) => [name, given(name, input)]));
     confirm("Change how dumps read?", el("ul", {}, changed.map(([name, label, input]) =>
       el("li", {}, `${label}: ${shown(name, now[name])} → ${shown(name, given(name, input))}`))), "Change it",
-    () => send(site, { action: "limits", options }, () => "Changed."));
+    () => send(site, "set-dump-options", options, () => "Changed."));
   }, { class: "primary", "data-act": "limits" })]);
 }

@@ -34,7 +34,7 @@ function card(title, each, does, what, pause) {
 }
 
 const LOG = {
-  name: "log", said: "The log", body: (verb) => ({ action: `${verb}-log` }),
+  name: "log", said: "The log", part: "log", data: {},
   pause: { label: "Pause the log", text: () => [
     "The source's log is not read until an operator resumes it, also after a restart. Dumps wait, too; outputs get what is already captured.",
     `The source keeps its log during the pause${kept()}. Nothing resumes it by itself.`,
@@ -43,7 +43,7 @@ const LOG = {
 };
 
 const pipeline = (name) => ({
-  name: `pipeline-${name}`, said: "It", body: (verb) => ({ action: `${verb}-pipeline`, pipeline: name }),
+  name: `pipeline-${name}`, said: "It", part: "pipeline", data: { pipeline: name },
   pause: { label: `Pause ${name}`, text: () => [
     "Its outputs get nothing until an operator resumes it, also after a restart. The current batch ends first.",
     "Capture runs on: the event log, not the source, keeps what the outputs still need, on its disk.",
@@ -64,6 +64,6 @@ function kept() {
 function control(verb, what) {
   const { site } = context;
   const { label, text } = what[verb];
-  confirm(`${label}?`, text().map((each) => el("p", {}, each)), label, () => send(site, what.body(verb),
+  confirm(`${label}?`, text().map((each) => el("p", {}, each)), label, () => send(site, `${verb}-${what.part}`, what.data,
     ({ paused }) => verb === "resume" ? "Resumed." : paused?.by ? `Paused by ${paused.by}.` : "Paused."));
 }

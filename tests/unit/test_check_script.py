@@ -9,11 +9,11 @@ def test_parts_follow_the_order_of_what_was_found_and_name_who_runs_them() -> No
     lines = list(
         fix_script(
             [
-                Finding("a", "fail", "no a", "GRANT a;", SUPERUSER),
-                Finding("b", "fail", "no b", "CREATE b;"),
+                Finding("a", "error", "no a", "GRANT a;", SUPERUSER),
+                Finding("b", "error", "no b", "CREATE b;"),
                 Finding("c", "ok", "there is c", "CREATE c;"),
-                Finding("d", "warn", "no d", "GRANT d;", ADMINISTRATOR),
-                Finding("e", "warn", "no e", "put e into the configuration"),
+                Finding("d", "warning", "no d", "GRANT d;", ADMINISTRATOR),
+                Finding("e", "warning", "no e", "put e into the configuration"),
             ]
         )
     )
@@ -28,14 +28,14 @@ def test_parts_follow_the_order_of_what_was_found_and_name_who_runs_them() -> No
 
 def test_a_failure_without_a_fix_is_not_left_out() -> None:
     findings = [
-        Finding("connection", "fail", "nothing answers there"),
-        Finding("clock", "warn", "it differs"),
+        Finding("connection", "error", "nothing answers there"),
+        Finding("clock", "warning", "it differs"),
     ]
     assert list(fix_script(findings)) == ["", "-- by hand:", "-- connection: nothing answers there"]
 
 
 def test_what_a_person_should_weigh_is_never_run() -> None:
-    drop = Finding("t", "fail", "it is in the way", "DROP t;\nCREATE t;", "app", by_hand=True)
+    drop = Finding("t", "error", "it is in the way", "DROP t;\nCREATE t;", "app", by_hand=True)
     assert list(fix_script([drop])) == [
         "", "-- by hand:", "-- t: it is in the way", "--   as app:", "--   DROP t;",
         "--   CREATE t;",
@@ -46,5 +46,5 @@ def test_what_a_person_should_weigh_is_never_run() -> None:
 def test_names_cannot_leave_a_comment() -> None:
     bad = "x\nDROP TABLE t;"
     for by_hand in (False, True):
-        found = Finding(bad, "fail", bad, "CREATE t;", bad, by_hand=by_hand)
+        found = Finding(bad, "error", bad, "CREATE t;", bad, by_hand=by_hand)
         assert not [line for line in fix_script([found]) if "\n" in line]

@@ -37,11 +37,11 @@ class LimitedPostgres(PostgresKind):
 
     def check(self) -> list[Finding]:
         found = super().check()
-        if any(finding.level == "fail" for finding in found):
+        if any(finding.level == "error" for finding in found):
             return found  # the server can't be asked, perhaps
         with closing(self.catalogue()) as catalogue:
             count = len(catalogue.tables(self._patterns))
         if count <= self._most:
             return [*found, Finding("most_tables", "ok", f"{count} of {self._most} tables")]
         message = f"{count} tables match, source.most_tables allows {self._most}"
-        return [*found, Finding("most_tables", "fail", message, "narrow source.tables")]
+        return [*found, Finding("most_tables", "error", message, "narrow source.tables")]

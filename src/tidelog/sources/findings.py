@@ -10,7 +10,7 @@ from typing import Literal
 
 from tidelog.model.units import printable
 
-Level = Literal["ok", "warn", "fail"]
+Level = Literal["ok", "warning", "error"]
 
 SUPERUSER = "a superuser"
 ADMINISTRATOR = "an administrator"
@@ -26,7 +26,7 @@ class Finding:
 
     Attributes:
         name: the check's name.
-        level: ``ok``, ``warn`` or ``fail``.
+        level: ``ok``, ``warning`` or ``error``.
         message: what was found.
         fix: how to fix it: SQL, each statement with its semicolon (it may need the fixes of earlier
             findings first), or a sentence.
@@ -61,10 +61,10 @@ def connections_finding(limit: int, least: int, fix: str, role: str) -> Finding:
     allowed = f"the account may hold {limit} connections"
     needed = f"capture with a dump needs {least}"
     if 0 < limit < least:
-        return Finding("connections", "fail", f"{allowed}; {needed}", fix, role)
+        return Finding("connections", "error", f"{allowed}; {needed}", fix, role)
     if 0 < limit < least + SPARE_CONNECTIONS:
         more = f"{needed}, and more for `tidelog check`, further readers and blocking dumps"
-        return Finding("connections", "warn", f"{allowed}; {more}", fix, role)
+        return Finding("connections", "warning", f"{allowed}; {more}", fix, role)
     if limit <= 0:
         allowed = "the account has no limit"
     return Finding("connections", "ok", allowed)
@@ -104,7 +104,7 @@ def fix_script(findings: Sequence[Finding]) -> Iterator[str]:
     wanted = [
         finding
         for finding in findings
-        if finding.level == "fail" or (finding.level == "warn" and finding.fix)
+        if finding.level == "error" or (finding.level == "warning" and finding.fix)
     ]
     run = [finding for finding in wanted if sql_of(finding)]
     roles = list(dict.fromkeys(finding.role or CAPTURE for finding in run))

@@ -262,7 +262,7 @@ def test_a_table_in_between_that_the_account_cannot_see_is_named(
             tables=[f"{database}.*"],
             cascades="dump",
         ).check()
-        return {f.name: f for f in checked if f.level == "warn" and f.name.startswith("table ")}
+        return {f.name: f for f in checked if f.level == "warning" and f.name.startswith("table ")}
 
     (finding,) = found().values()
     assert finding.name == f"table {database}.child"

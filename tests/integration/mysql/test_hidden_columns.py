@@ -264,7 +264,7 @@ def assert_delivered(
         server.execute(statement, database)
     capture.catch_up()
     assert refused(capture) == []
-    assert [fault for fault in found.values() if fault.level == "fail"] == []
+    assert [fault for fault in found.values() if fault.level == "error"] == []
     names = columns_of(server, database, "t")
     (seen,) = capture.seen_schemas
     assert list(seen.schema.column_names) == names

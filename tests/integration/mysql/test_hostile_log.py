@@ -240,7 +240,7 @@ def test_a_view_of_the_watermark_tables_name_leads_no_mark_elsewhere(
     flavor = reader._watermark_connection().flavor
     preflight = MySqlPreflight(mysql_family.url, server_id=1, kind=flavor, watermark_schema=own)
     [found] = [f for f in preflight.check() if f.name == "watermark table"]
-    assert found.level == "fail"
+    assert found.level == "error"
     run(sql, found.fix)
     reader.write_watermark("mark")
     reader.close()

@@ -80,7 +80,7 @@ def test_system_versioned_table_is_refused_by_name(
         "CREATE TABLE v (a INT PRIMARY KEY, b INT) WITH SYSTEM VERSIONING", mariadb_database
     )
     found = faults(check(mariadb_server, mariadb_database))[f"table {mariadb_database}.v"]
-    assert (found.level, found.by_hand) == ("fail", True)
+    assert (found.level, found.by_hand) == ("error", True)
     assert found.message.startswith("it is system-versioned")
     assert found.fix == f"ALTER TABLE `{mariadb_database}`.`v` DROP SYSTEM VERSIONING;"
     capture = LogCapture(mariadb_server, tables=(f"{mariadb_database}.*",))
@@ -108,7 +108,7 @@ def test_index_of_an_expression_is_named_where_the_log_shows_its_column(full: bo
         server.create_database("d")
         server.execute("CREATE TABLE d.f (a INT PRIMARY KEY, b INT, KEY ab ((a + b)))")
         found = faults(check(server, "d"))["table d.f"]
-        assert found.level == "fail"
+        assert found.level == "error"
         assert "DROP INDEX `ab`" in found.message
         capture = LogCapture(server, tables=("d.*",))
         capture.start()

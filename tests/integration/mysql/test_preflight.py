@@ -74,9 +74,9 @@ def test_sound_source_has_no_failure(
 @pytest.mark.parametrize(
     ("variable", "value", "name", "level", "message"),
     [
-        ("binlog_format", "MIXED", "binlog_format", "fail", "binlog_format is MIXED"),
-        ("binlog_row_image", "MINIMAL", "row image", "warn", "records lack columns"),
-        ("binlog_row_metadata", "MINIMAL", "row metadata", "warn", "no names of columns"),
+        ("binlog_format", "MIXED", "binlog_format", "error", "binlog_format is MIXED"),
+        ("binlog_row_image", "MINIMAL", "row image", "warning", "records lack columns"),
+        ("binlog_row_metadata", "MINIMAL", "row metadata", "warning", "no names of columns"),
     ],
 )
 def test_setting_that_keeps_rows_out_of_the_log_is_named(
@@ -110,8 +110,8 @@ def test_short_retention_is_named(
 @pytest.mark.parametrize(
     ("hours", "level", "message"),
     [
-        (None, "warn", "binlog retention hours is not set"),
-        ("3", "warn", "RDS keeps binlogs for 3 h: a capture down for longer"),
+        (None, "warning", "binlog retention hours is not set"),
+        ("3", "warning", "RDS keeps binlogs for 3 h: a capture down for longer"),
         ("168", "ok", "RDS keeps binlogs for 7.0 days"),
     ],
 )
@@ -141,7 +141,7 @@ def test_retention_of_rds_is_its_own(
         )
         found = {f.name: f for f in check(mysql_server, mysql_database)}["retention"]
         assert (found.level, found.message[: len(message)]) == (level, message)
-        assert ("rds_set_configuration" in found.fix) == (level == "warn")
+        assert ("rds_set_configuration" in found.fix) == (level == "warning")
     finally:
         execute("DROP PROCEDURE IF EXISTS mysql.rds_show_configuration")
         execute(f"DROP TABLE IF EXISTS mysql.{name}")
@@ -173,7 +173,7 @@ def test_retention_that_other_servers_have_is_named(mysql_server: MySqlServer) -
     with connect(mysql_server.url, purpose="test") as connection:
         here = examined(mysql_server, connection, binlog_expire_logs_seconds="0", url=azure)
         (found,) = _retention(here)
-        assert (found.level, "Azure purges" in found.message) == ("warn", True)
+        assert (found.level, "Azure purges" in found.message) == ("warning", True)
         here = examined(mysql_server, connection, binlog_expire_logs_seconds="604800", url=azure)
         assert [f.level for f in _retention(here)] == ["ok"]
         assert list(_retention_size(here)) == []
@@ -185,11 +185,11 @@ def test_retention_that_other_servers_have_is_named(mysql_server: MySqlServer) -
 def test_settings_of_mysql_alone_are_named(mysql_server: MySqlServer, mysql_database: str) -> None:
     with setting(mysql_server, "binlog_order_commits", 0):
         found = faults(check(mysql_server, mysql_database))["commit order"]
-        assert (found.level, found.fix[:38]) == ("fail", "SET GLOBAL binlog_order_commits = ON; ")
+        assert (found.level, found.fix[:38]) == ("error", "SET GLOBAL binlog_order_commits = ON; ")
     with setting(mysql_server, "binlog_row_value_options", "PARTIAL_JSON"):
         assert "partial JSON" not in faults(check(mysql_server, mysql_database))
         with setting(mysql_server, "binlog_row_image", "MINIMAL"):
-            assert faults(check(mysql_server, mysql_database))["partial JSON"].level == "warn"
+            assert faults(check(mysql_server, mysql_database))["partial JSON"].level == "warning"
 
 
 def test_mysql_without_gtids_is_refused_only_for_gtid_watermarks(
@@ -197,9 +197,9 @@ def test_mysql_without_gtids_is_refused_only_for_gtid_watermarks(
 ) -> None:
     mysql_server.execute("SET GLOBAL gtid_mode = ON_PERMISSIVE")
     try:
-        assert faults(check(mysql_server, mysql_database))["GTID"].level == "warn"
+        assert faults(check(mysql_server, mysql_database))["GTID"].level == "warning"
         found = faults(check(mysql_server, mysql_database, strategy="gtid"))["GTID"]
-        assert found.level == "fail"
+        assert found.level == "error"
     finally:
         mysql_server.execute("SET GLOBAL gtid_mode = ON")
     assert "SET GLOBAL gtid_mode = ON;" in found.fix
@@ -210,10 +210,10 @@ def test_server_id_that_is_taken_is_named(
 ) -> None:
     ((own,),) = mysql_family.execute("SELECT @@server_id")
     found = faults(check(mysql_family, mysql_family_database, server_id=own))["server id"]
-    assert (found.level, found.fix) == ("fail", "another number in source.server_id")
+    assert (found.level, found.fix) == ("error", "another number in source.server_id")
     with type(mysql_family).replica_of(mysql_family, {"server_id": OUR_ID}):
         found = _until_named(mysql_family, mysql_family_database, "server id")
-    assert (found.level, "is connected" in found.message) == ("warn", True)
+    assert (found.level, "is connected" in found.message) == ("warning", True)
 
 
 def _until_named(server: MySqlFamilyServer, database: str, name: str) -> Finding:
@@ -229,7 +229,7 @@ def test_kind_that_the_server_is_not_is_named(
 ) -> None:
     other = Flavor.MARIADB if mysql_family.flavour == "mysql" else Flavor.MYSQL
     found = faults(check(mysql_family, mysql_family_database, kind=other))["kind"]
-    assert (found.level, found.fix) == ("fail", f"source.kind: {mysql_family.flavour}")
+    assert (found.level, found.fix) == ("error", f"source.kind: {mysql_family.flavour}")
 
 
 def test_account_without_rights_is_shown_each_grant_and_they_suffice(
@@ -254,7 +254,7 @@ def test_account_without_rights_is_shown_each_grant_and_they_suffice(
             f"GRANT SELECT, INSERT, UPDATE, CREATE ON `{pattern}`.* TO '{user}'@'%';"
         )
         for name in expected - {"row metadata"}:
-            assert found[name].level == ("warn" if name == "blocking dumps" else "fail")
+            assert found[name].level == ("warning" if name == "blocking dumps" else "error")
             assert found[name].fix.startswith("GRANT ")
             server.execute(found[name].fix)
         assert set(faults(check(server, database, **options))) == {"row metadata"}
@@ -277,7 +277,7 @@ def test_who_is_not_let_in_is_shown_what_lets_them_in(
     try:
         found = check(server, database, **options)
         assert [finding.name for finding in found] == ["connection"]
-        assert (found[0].level, found[0].by_hand) == ("fail", True)
+        assert (found[0].level, found[0].by_hand) == ("error", True)
         assert "s3cret" not in found[0].fix + found[0].message
         create, *grants = [line for line in found[0].fix.splitlines() if line[0] != "-"]
         server.execute(create.replace("(...)", "s3cret"))
@@ -290,7 +290,7 @@ def test_who_is_not_let_in_is_shown_what_lets_them_in(
         assert found[0].fix in list(fix_script(found))
 
         nowhere = check(server, database, **options | {"url": server.dsn("nowhere")})
-        assert (nowhere[0].level, nowhere[0].fix) == ("fail", "")
+        assert (nowhere[0].level, nowhere[0].fix) == ("error", "")
         assert "-- connection: " + nowhere[0].message in list(fix_script(nowhere))
 
         for grant in grants:
@@ -352,7 +352,7 @@ def test_rights_of_a_role_count(mysql_family: MySqlFamilyServer) -> None:
     host = "@'%'" if server.flavour == "mysql" else ""
     server.execute(f"GRANT scribe{host} TO 'actor'@'%'")
     try:
-        assert faults(check(server, "none", url=url))["watermark table"].level == "fail"
+        assert faults(check(server, "none", url=url))["watermark table"].level == "error"
         if server.flavour == "mysql":
             server.execute("SET DEFAULT ROLE ALL TO 'actor'@'%'")
         else:
@@ -382,9 +382,9 @@ def test_tables_that_need_care_are_named_with_sql(
     keys = {f"{database}.{name}": ["a", "b"] for name in ("twice", "once", "perhaps")}
     found = faults(check(server, database, keys=keys))
     del found["row metadata"]
-    child = {} if logs_cascades(server) else {"child": "fail"}
+    child = {} if logs_cascades(server) else {"child": "error"}
     assert {name.removeprefix(f"table {database}."): f.level for name, f in found.items()} == {
-        "No Key": "warn", "old": "warn", "twice": "fail", "perhaps": "warn", **child,
+        "No Key": "warning", "old": "warning", "twice": "error", "perhaps": "warning", **child,
     }  # fmt: skip
     assert f"ALTER TABLE `{database}`.`No Key` ADD PRIMARY KEY" in found[
         f"table {database}.No Key"
@@ -392,12 +392,12 @@ def test_tables_that_need_care_are_named_with_sql(
     [proposed] = [f for f in check(server, database) if f.name.endswith(".once")]
     assert proposed.fix.endswith(f'source.keys: {{"{database}.once": ["b", "a"]}}')
     hidden = check(server, database, exclude_columns=[f"{database}.*.B"])
-    [made] = [f for f in hidden if f.name.endswith(".once") and f.level == "warn"]
+    [made] = [f for f in hidden if f.name.endswith(".once") and f.level == "warning"]
     assert f"ALTER TABLE `{database}`.`once` ADD PRIMARY KEY" in made.fix
     if child:
         assert "follows (ON DELETE CASCADE)" in found[f"table {database}.child"].message
         accepted = faults(check(server, database, keys=keys, cascades="accept"))
-        assert accepted[f"table {database}.child"].level == "warn"
+        assert accepted[f"table {database}.child"].level == "warning"
         server.execute(found[f"table {database}.child"].fix, database)
     server.execute(found[f"table {database}.old"].fix, database)
     wrong = faults(check(server, database, keys={f"{database}.No Key": ["w"]}))
@@ -435,7 +435,7 @@ def test_no_table_and_no_signal_table_are_named(
 ) -> None:
     server, database = mysql_family, mysql_family_database
     found = faults(check(server, database, signal_table=f"{database}.signals"))
-    assert found["tables"].level == "warn"
+    assert found["tables"].level == "warning"
     grants = [
         [line.partition(" TO ")[0] for line in finding.fix.splitlines() if line[0] != "-"]
         for patterns in (
@@ -452,7 +452,7 @@ def test_no_table_and_no_signal_table_are_named(
         [f"GRANT SELECT ON `{database}`.`a`", f"GRANT SELECT ON `{database}`.`b`"],
         ["GRANT SELECT ON `(...)`.`x`"],  # of the pattern no*.x
     ]
-    assert found["signal table"].level == "fail"
+    assert found["signal table"].level == "error"
     server.execute(found["signal table"].fix)
     assert "signal table" not in faults(check(server, database, signal_table=f"{database}.signals"))
 
@@ -476,13 +476,13 @@ def test_server_that_writes_no_binlog_and_a_replica_that_logs_nothing_are_named(
             }
         )
         found = faults(check(primary, "shop"))
-        assert found["log_bin"].level == "fail"
+        assert found["log_bin"].level == "error"
         assert found["binlog_format"].fix.startswith("binlog_format = ROW  #")  # it must restart
         primary.restart({"log_bin": "binlog", "binlog_ignore_db": "shop"})
         assert "binlog_ignore_db" in faults(check(primary, "shop"))["log filter"].message
         primary.stop()
         findings = check(primary, "shop")
-    assert [(f.name, f.level) for f in findings] == [("connection", "fail")]
+    assert [(f.name, f.level) for f in findings] == [("connection", "error")]
 
 
 def test_session_that_is_not_logged_is_named(

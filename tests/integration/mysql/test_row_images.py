@@ -146,7 +146,7 @@ def test_tables_whose_changes_short_images_do_not_tell_are_refused_by_name(
     }
     with setting(server, "binlog_row_image", image):
         found = faults(check(server, database))
-        failed = {name: f for name, f in found.items() if f.level == "fail"}
+        failed = {name: f for name, f in found.items() if f.level == "error"}
         assert set(failed) == {f"table {database}.{name}" for name in wanted}
         for name, reason in wanted.items():
             fault = failed[f"table {database}.{name}"]

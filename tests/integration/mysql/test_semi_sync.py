@@ -62,7 +62,7 @@ def test_mysql_names_it_by_either_plugin(mysql_server: MySqlServer, side: str) -
         here = examined(mysql_server, connection, **semi_sync)
         (warned,) = _semi_sync(here)
         others = list(_semi_sync(replace(here, strategy="gtid")))
-    assert (warned.level, "for up to 3 s each" in warned.message) == ("warn", True)
+    assert (warned.level, "for up to 3 s each" in warned.message) == ("warning", True)
     assert [finding.level for finding in others] == ["ok"]
 
 

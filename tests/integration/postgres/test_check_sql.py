@@ -186,7 +186,7 @@ def test_what_check_prints_leads_to_a_capture(shop: Shop, strategy: Any, prepare
     capture = Capture(shop.dsn("capture"), tables=["public.*"], options=options)
     checks = preflight(shop.dsn("capture"), slot=capture.slot, tables=["public.*"], **options)
     findings = checks.check()
-    assert [finding for finding in findings if finding.level == "fail"]
+    assert [finding for finding in findings if finding.level == "error"]
     assert applied(shop, findings)
     deadline = time.monotonic() + PATIENCE_S
     while any(finding.name == "disk" for finding in not_sound(checks.check())):
@@ -246,5 +246,5 @@ def test_fresh_database_of_a_superuser_needs_nothing(server: PostgresServer) -> 
     server.execute(SCHEMA, "fresh")
     findings = preflight(dsn).check()
     server.drop_database("fresh")
-    assert [finding.name for finding in findings if finding.level == "fail"] == []
+    assert [finding.name for finding in findings if finding.level == "error"] == []
     assert [finding.level for finding in findings if finding.name == "publication"] == ["ok", "ok"]

@@ -223,7 +223,7 @@ def test_an_encoding_that_we_can_not_convert_is_refused(database: str, encoding:
     """Before anything is made in the source: one value could end capture later."""
     said = f"encoding is {encoding}, whose texts Tidelog can't convert"
     [found] = preflight(database).check()
-    assert (found.name, found.level) == ("connection", "fail")
+    assert (found.name, found.level) == ("connection", "error")
     assert said in found.message
     with pytest.raises(PreflightError, match=said):
         Capture(database).start()

@@ -32,7 +32,7 @@ def test_sound_source_has_no_failure(version: int, request: pytest.FixtureReques
     server.execute("CREATE TABLE u (id int PRIMARY KEY)", "sound")
     two = preflight(dsn).check()
     server.drop_database("sound")
-    assert [finding for finding in findings if finding.level == "fail"] == []
+    assert [finding for finding in findings if finding.level == "error"] == []
     assert set(faults(findings)) == {"disk", "decoding memory"}
     assert counts(findings) == ["1 table matches"]
     assert counts(two) == ["2 tables match"]
@@ -46,12 +46,12 @@ def test_tables_that_need_care_are_named_with_sql(
     sql.execute("CREATE PUBLICATION tidelog FOR ALL TABLES")
     found = preflight(database, slot="nobody").check()
     messages = [(f.name, f.level, f.fix) for f in found if f.level != "ok"]
-    assert ("table public.No Key", "fail",
+    assert ("table public.No Key", "error",
             'ALTER TABLE "public"."No Key" REPLICA IDENTITY FULL; '
             "-- or give it a primary key of plain columns that is not deferrable"
             ) in messages  # fmt: skip
-    assert ("table public.fast", "warn", 'ALTER TABLE "public"."fast" SET LOGGED;') in messages
-    (fix,) = (fix for name, level, fix in messages if (name, level) == ("publication", "fail"))
+    assert ("table public.fast", "warning", 'ALTER TABLE "public"."fast" SET LOGGED;') in messages
+    (fix,) = (fix for name, level, fix in messages if (name, level) == ("publication", "error"))
     assert 'ALTER PUBLICATION "tidelog" SET (publish_via_partition_root = true);' in fix
 
 
@@ -102,7 +102,7 @@ def test_slot_of_another_program_is_left_alone(
             with psycopg.connect(elsewhere if kind == "another database" else database) as there:
                 there.execute("SELECT pg_drop_replication_slot('theirs')")
         found = faults(findings)["slot"]
-        assert (found.level, found.fix) == ("fail", "name another one in source.slot"), kind
+        assert (found.level, found.fix) == ("error", "name another one in source.slot"), kind
         assert "pg_drop_replication_slot" not in "\n".join(fix_script(findings)), kind
     postgres.drop_database("elsewhere")
 
@@ -124,7 +124,7 @@ def test_columns_that_are_names_of_other_objects_are_named(
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, of regclass, n int, by regrole[], a aclitem)")
     sql.execute("CREATE TABLE plain (id int PRIMARY KEY, registry text)")
     found = [f for f in preflight(database).check() if "names of other objects" in f.message]
-    assert [(f.name, f.level) for f in found] == [("table public.t", "warn")]
+    assert [(f.name, f.level) for f in found] == [("table public.t", "warning")]
     assert found[0].message.startswith("values of of, by, a are names")
 
 
@@ -147,7 +147,7 @@ def test_superuser_that_reads_tables_of_others_is_warned(postgres: PostgresServe
     found = faults(preflight(dsn).check())["role"]
     postgres.drop_database("others")
     postgres.execute("DROP ROLE others_app")
-    assert (found.level, "others_app" in found.message) == ("warn", True)
+    assert (found.level, "others_app" in found.message) == ("warning", True)
 
 
 def test_role_without_rights_is_shown_each_grant(postgres: PostgresServer) -> None:
@@ -161,7 +161,7 @@ def test_role_without_rights_is_shown_each_grant(postgres: PostgresServer) -> No
     assert found["watermark table"].fix == (
         'CREATE SCHEMA "tidelog";\nGRANT CREATE, USAGE ON SCHEMA "tidelog" TO "poor";'
     )
-    assert found["table public.t"].level == "fail"
+    assert found["table public.t"].level == "error"
 
 
 def test_partitions_are_to_be_readable_where_a_table_without_a_key_is_read_by_them(
@@ -229,7 +229,7 @@ def test_row_level_security_that_hides_rows_is_reported_with_what_ends_it(
             sql.execute("CREATE POLICY everything ON t USING (true)")
             before = found()
             assert before is not None
-            assert before.level == "fail"
+            assert before.level == "error"
             bypass, grant = before.fix.split(" -- or: ")
             sql.execute(bypass)
             assert found() is None
@@ -252,7 +252,7 @@ def test_wal_level_and_no_server() -> None:
     ) as server:
         dsn = server.dsn()
         found = faults(preflight(dsn).check())
-    assert found["wal_level"].level == "fail"
+    assert found["wal_level"].level == "error"
     assert "wal_level = 'logical'" in found["wal_level"].fix
     assert "disk" not in found
     assert [finding.name for finding in preflight(dsn).check()] == ["connection"]
@@ -274,12 +274,12 @@ def test_who_is_not_let_in_is_shown_what_lets_them_in() -> None:
             return findings[0]
 
         found = fix()
-        assert (found.level, found.by_hand) == ("fail", True)
+        assert (found.level, found.by_hand) == ("error", True)
         assert '"u"' not in found.fix
         assert "s3cret" not in found.fix + found.message
         server.execute(found.fix.replace("(...)", "s3cret"), "shop")
         assert fix().level == "ok"
-        left = {f.name for f in preflight(url, tables=["public.t"]).check() if f.level == "fail"}
+        left = {f.name for f in preflight(url, tables=["public.t"]).check() if f.level == "error"}
         assert left == {"publication"}
         server.execute("REVOKE CONNECT ON DATABASE shop FROM reader; ALTER ROLE reader NOLOGIN")
         for statement in (
@@ -301,7 +301,7 @@ def test_snapshot_strategy_is_shown_what_to_publish(
     checks = preflight(database, slot="nobody", strategy="snapshot")
     found = faults(checks.check())
     assert "watermark table" not in found
-    assert found["publication"].level == "fail"
+    assert found["publication"].level == "error"
     assert sql.execute("SELECT FROM pg_publication").fetchall() == []
     sql.execute(found["publication"].fix.encode())
     assert "publication" not in faults(checks.check())
@@ -311,7 +311,7 @@ def test_snapshot_strategy_is_shown_what_to_publish(
 def test_signal_table_must_exist(sql: psycopg.Connection[Any], database: str) -> None:
     checks = preflight(database, slot="nobody", signal_table="public.signals")
     fault = faults(checks.check())["signal table"]
-    assert fault.level == "fail"
+    assert fault.level == "error"
     sql.execute(fault.fix.encode())
     assert "signal table" not in faults(checks.check())
 
@@ -324,10 +324,10 @@ def test_surrogate_key_must_distinguish_rows(sql: psycopg.Connection[Any], datab
         return [(f.level, f.fix) for f in checks.check() if "source.keys" in f.message]
 
     index = 'CREATE UNIQUE INDEX CONCURRENTLY ON "public"."t" ("b", "a") NULLS NOT DISTINCT;'
-    assert keys() == [("fail", index)]
+    assert keys() == [("error", index)]
     sql.execute("CREATE UNIQUE INDEX plain ON t (a, b)")
     ((level, fix),) = keys()
-    assert level == "warn"
+    assert level == "warning"
     sql.execute(fix.encode())
     assert keys() == []
     sql.execute("DROP INDEX t_b_a_idx")

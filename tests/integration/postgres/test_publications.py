@@ -89,7 +89,7 @@ def test_two_captures_share_a_publication_and_lose_nothing(
     assert "publication shared belongs to the capture of slot one" in said[0]
     assert findings(database, "public.a", "one") == []
     told = findings(database, "public.b", "two")
-    assert {finding.level for finding in told} == {"warn"}
+    assert {finding.level for finding in told} == {"warning"}
     assert {finding.fix for finding in told} == {"source.publication: two"}
 
 
@@ -206,7 +206,7 @@ def test_others_publication_is_reported_and_its_tables_are_dumped_once_it_is_fix
     with pytest.raises(PreflightError, match="let the owner run"):
         Publications("shared", ["public.*"], strategy="snapshot").sync(sql, strict=True)
     (finding,) = findings(database, "public.*", "one", **options)
-    assert (finding.level, finding.message) == ("fail", why)
+    assert (finding.level, finding.message) == ("error", why)
     sql.execute(finding.fix.encode())
     assert findings(database, "public.*", "one", **options) == []
     assert watcher.sync(sql) == lost
@@ -236,10 +236,10 @@ def test_all_tables_of_a_database_are_shown_what_breaks(sql: Connection, databas
     with pytest.raises(psycopg.Error, match="replica identity"):
         sql.execute("UPDATE a SET id = 2")
     told = [f for f in findings(database, "public.*", "one") if f.name == "table public.a"]
-    assert [(f.level, f.role) for f in told if "fail" in f.message] == [("fail", "postgres")]
+    assert [(f.level, f.role) for f in told if "fail" in f.message] == [("error", "postgres")]
     sql.execute(told[-1].fix.encode())
     sql.execute("UPDATE a SET id = 2")
-    assert [f for f in findings(database, "public.*", "one") if f.level == "fail"] == []
+    assert [f for f in findings(database, "public.*", "one") if f.level == "error"] == []
 
 
 def test_publications_of_others_on_the_same_tables_do_not_matter(

@@ -215,7 +215,7 @@ def test_slot_whose_wal_was_removed_is_a_gap(version: int) -> None:
         for owner, fix in ((None, "if it is this capture's"), (ours, "tidelog reset CONFIG")):
             findings = preflight(server.dsn(), slot=capture.slot, owner=owner).check()
             slot = next(f for f in findings if f.name == "slot")
-            assert (slot.level, "max_slot_wal_keep_size" in slot.message) == ("fail", True)
+            assert (slot.level, "max_slot_wal_keep_size" in slot.message) == ("error", True)
             assert fix in slot.fix
             assert not [line for line in fix_script(findings) if line.startswith("SELECT pg_drop")]
 

@@ -282,16 +282,16 @@ def test_check_says_what_a_standby_needs(pair: Pair) -> None:
     pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     pair.standby.replayed()
     found = {finding.name: finding for finding in preflight(pair.dsn).check()}
-    assert found["standby"].level == "fail"
+    assert found["standby"].level == "error"
     assert found["standby"].fix == "source.watermarks: snapshot"
     found = {f.name: f for f in preflight(pair.dsn, strategy="snapshot").check()}
     assert found["standby"].level == "ok"
-    assert found["publication"].level == "fail"
+    assert found["publication"].level == "error"
     assert "watermark table" not in found
     pair.sql.execute(found["publication"].fix.encode())
     pair.standby.replayed()
     findings = preflight(pair.dsn, strategy="snapshot").check()
-    assert not [finding for finding in findings if finding.level == "fail"]
+    assert not [finding for finding in findings if finding.level == "error"]
 
 
 def test_position_is_what_is_replayed(pair: Pair) -> None:
@@ -353,7 +353,7 @@ def test_slot_that_the_primarys_vacuum_invalidated_is_a_gap(version: int) -> Non
         sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
         capture = Pair(primary, standby_, "postgres", sql).capture()
         findings = preflight(standby_.dsn(), strategy="snapshot").check()
-        assert [f.level for f in findings if f.name == "standby"] == ["ok", "fail"]
+        assert [f.level for f in findings if f.name == "standby"] == ["ok", "error"]
         sql.execute("INSERT INTO t VALUES (1, 1)")
         capture.until(lambda: len(capture.rows) == 1)
         for number in range(20):

@@ -230,7 +230,7 @@ def test_check_reports(live: Make) -> None:
     assert found() == ("ok", "")
     capture.sql.execute("ALTER EVENT TRIGGER tidelog_ddl DISABLE")
     level, sql = found()
-    assert level == "warn"
+    assert level == "warning"
     capture.sql.execute(sql.encode())
     assert found() == ("ok", "")
     source = capture.one("SELECT prosrc FROM pg_proc WHERE proname = 'tidelog_ddl'")
@@ -239,7 +239,7 @@ def test_check_reports(live: Make) -> None:
         f"AS $tidelog${source}-- older\n$tidelog$".encode()
     )
     level, sql = found()
-    assert level == "warn"
+    assert level == "warning"
     capture.sql.execute(sql.encode())
     assert found() == ("ok", "")
     # as docs/sources/postgresql.md says

@@ -77,7 +77,7 @@ def test_a_column_that_is_left_out_is_named_until_it_is_an_ordinary_one(
     finding = warned(live)["table public.t"]
     assert list(warned(live)) == [finding.name]
     assert finding.message == f"captured and dumped without 1 generated column: g ({OLD})"
-    assert (finding.level, finding.by_hand) == ("warn", True)
+    assert (finding.level, finding.by_hand) == ("warning", True)
     assert not warned(live, "public.t.g")
     live.wait_for(lambda: left_out(live) == {"public.t": (["g"], OLD)}, "it is told")
     live.wait_for(lambda: len(live.events("public.t")) > 1, "the log's row")

@@ -198,7 +198,7 @@ class SourceCheck:
             # Its text may contain anything.
             logger.warning("the source could not be checked (%s)", type(error).__name__)
             return None
-        errors = [each for each in findings if each.level == "fail"]
+        errors = [each for each in findings if each.level == "error"]
         if any(each.name == "connection" for each in errors):
             return None  # capture reports that itself
         return errors

@@ -109,7 +109,6 @@ def _delivered_tables(
                 yield target
 
 
-LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
 LEAST_FREE_BYTES = 1 << 30
 _KINDS_WITH_JARS = frozenset({"iceberg", "python"})
 """The kinds of outputs for which Spark needs jars that are downloaded."""
@@ -128,7 +127,7 @@ def check_with_script(config: Config) -> tuple[list[CheckFinding], list[str]]:
 
 def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[CheckFinding]:
     findings = [
-        CheckFinding(finding.name, LEVELS[finding.level], finding.message, finding.remedy)
+        CheckFinding(finding.name, finding.level, finding.message, finding.remedy)
         for finding in of_source
     ]
     on_store = is_url(config.log.path)
@@ -153,7 +152,7 @@ def check_script(config: Config) -> tuple[list[str], bool]:
     """
     findings = source_kind(config).check()
     lines = list(fix_script([*findings, *output_grants(config)]))
-    return lines, all(finding.level != "fail" for finding in findings)
+    return lines, all(finding.level != "error" for finding in findings)
 
 
 def output_grants(config: Config) -> Iterator[Finding]:
@@ -174,7 +173,7 @@ def output_grants(config: Config) -> Iterator[Finding]:
             tables = list(_delivered_tables(output, schemas))
             for owner, statement in kind.missing_grants(output, tables):
                 role = f"{owner} of {output.name}"
-                yield Finding(f"output {output.name}", "warn", text, statement, role)
+                yield Finding(f"output {output.name}", "warning", text, statement, role)
 
 
 def _check_store(config: Config) -> CheckFinding:

@@ -67,7 +67,9 @@ def refused_connection(
     }
     fix = fixes.get(refused, "") if user else ""
     by_hand = refused == "login"
-    return Finding("connection", "fail", str(error), fix, SUPERUSER if fix else "", by_hand=by_hand)
+    return Finding(
+        "connection", "error", str(error), fix, SUPERUSER if fix else "", by_hand=by_hand
+    )
 
 
 def _create_role(
@@ -118,7 +120,7 @@ def naming_columns(connection: Connection, publications: Publications) -> Iterat
     for relation_id, columns in sorted(rows):
         yield Finding(
             f"table {tables[relation_id]}",
-            "warn",
+            "warning",
             f"values of {columns} are names of other objects: when one is renamed, the copies of "
             "rows that were read before keep the old name, and nothing reports it",
             "after a rename dump the table again, or store the name as text",
@@ -143,7 +145,7 @@ def superuser_reads_others(connection: Connection, publications: Publications) -
     if count:
         yield Finding(
             "role",
-            "warn",
+            "warning",
             f"capture's role is a superuser, and {count} captured tables have other owners "
             f"(e.g. {owner}): to read a table the server may run functions of its owner, with "
             "capture's rights",
@@ -245,24 +247,24 @@ class Preflight:
             with translate_errors(f"checking {name}"), connection.transaction():
                 return list(part(connection))
         except TidelogError as error:
-            return [Finding(name, "fail", str(error))]
+            return [Finding(name, "error", str(error))]
 
     # ------------------------------------------------------------------ server
 
     def _version(self, connection: Connection) -> Iterator[Finding]:
         major = connection.info.server_version // 10_000
         if major < MIN_VERSION:
-            yield Finding("version", "fail", f"PostgreSQL {major}; {MIN_VERSION} is the oldest")
+            yield Finding("version", "error", f"PostgreSQL {major}; {MIN_VERSION} is the oldest")
         elif major not in TESTED_VERSIONS:
             tested = ", ".join(str(version) for version in TESTED_VERSIONS)
-            yield Finding("version", "warn", f"PostgreSQL {major}; {tested} are tested")
+            yield Finding("version", "warning", f"PostgreSQL {major}; {tested} are tested")
         else:
             yield Finding("version", "ok", f"PostgreSQL {major}")
         fixed = _PUBLICATION_FIX.get(major)
         if fixed is not None and connection.info.server_version % 10_000 < fixed:
             yield Finding(
                 "minor version",
-                "warn",
+                "warning",
                 f"PostgreSQL {major} before {major}.{fixed} may lose changes of a table that is "
                 "published while transactions write to it",
                 f"upgrade to {major}.{fixed}, or create tables before capture starts",
@@ -274,13 +276,13 @@ class Preflight:
             yield Finding("wal_level", "ok", "wal_level is logical")
             return
         fix = "ALTER SYSTEM SET wal_level = 'logical'; -- then restart the server"
-        yield Finding("wal_level", "fail", f"wal_level is {level}", fix, SUPERUSER)
+        yield Finding("wal_level", "error", f"wal_level is {level}", fix, SUPERUSER)
 
     def _standby(self, connection: Connection) -> Iterator[Finding]:
         for level, message, fix in standby_findings(connection, self._publications.strategy):
             # A warning's fix is a statement for the primary, then one for this server.
             role = SUPERUSER if "ALTER SYSTEM" in fix else ""
-            yield Finding("standby", level, message, fix, role, by_hand=level == "warn")
+            yield Finding("standby", level, message, fix, role, by_hand=level == "warning")
 
     def _replication(self, connection: Connection) -> Iterator[Finding]:
         """Try to stream instead of reading pg_roles: pg_hba.conf decides too."""
@@ -291,7 +293,7 @@ class Preflight:
             # Without a free WAL sender the role may still have the right: `_capacity` has the SQL.
             refused = isinstance(error, PreflightError)
             fix = f"ALTER ROLE {user} REPLICATION;" if refused else ""
-            yield Finding("replication", "fail", str(error), fix, SUPERUSER if fix else "")
+            yield Finding("replication", "error", str(error), fix, SUPERUSER if fix else "")
             return
         yield Finding("replication", "ok", f"{user} may stream the log")
 
@@ -312,7 +314,7 @@ class Preflight:
             most = int(setting_of(connection, setting))
             if most - taken < 1 and not have:
                 fix = f"ALTER SYSTEM SET {setting} = {most + 5}; -- then restart the server"
-                yield Finding(name, "fail", f"all {most} of {setting} are in use", fix, SUPERUSER)
+                yield Finding(name, "error", f"all {most} of {setting} are in use", fix, SUPERUSER)
             else:
                 yield Finding(name, "ok", f"{taken} of {most} ({setting}) are in use")
 
@@ -339,7 +341,7 @@ class Preflight:
         (server,) = one_row(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
         skew = server - (before + time.time()) / 2
         text = f"the server's clock differs from ours by {skew:+.2f} s"
-        level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"
+        level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warning"
         fix = "" if level == "ok" else "synchronise both hosts (NTP): latency is shown wrong"
         yield Finding("clock", level, text, fix)
 
@@ -363,32 +365,32 @@ class Preflight:
         another = "name another one in source.slot"
         if state.kind != "logical" or state.plugin != "pgoutput" or state.two_phase:
             text = f"{self._slot} exists and is not a pgoutput slot without two_phase"
-            yield Finding("slot", "fail", f"{text}: another program's", another)
+            yield Finding("slot", "error", f"{text}: another program's", another)
         elif state.database != connection.info.dbname:
             text = f"{self._slot} belongs to database {state.database}"
-            yield Finding("slot", "fail", text, another)
+            yield Finding("slot", "error", text, another)
         elif (ownership := self._ownership_finding(connection)) is not None:
             yield ownership
         elif state.lost is not None:
             yield self._lost_finding(state.lost)
         else:
-            level: Level = "warn" if state.retained_bytes > RETAINED_LIMIT_BYTES else "ok"
+            level: Level = "warning" if state.retained_bytes > RETAINED_LIMIT_BYTES else "ok"
             active = "being read" if state.active_pid else "not being read"
             text = (
                 f"{self._slot} is {active}, confirmed up to {lsn_text(state.confirmed)}, and keeps "
                 f"{state.retained_bytes / 2**20:,.0f} MiB of WAL"
             )
-            fix = "start the capture, or drop the slot" if level == "warn" else ""
+            fix = "start the capture, or drop the slot" if level == "warning" else ""
             yield Finding("slot", level, text, fix)
 
     def _lost_finding(self, why: str) -> Finding:
         """The finding for a lost slot that is this capture's, or may be: its owner is not known."""
         text = f"{self._slot} is invalid: {why}; changes were lost"
         if self._owner is not None:
-            return Finding("slot", "fail", text, "tidelog reset CONFIG")
+            return Finding("slot", "error", text, "tidelog reset CONFIG")
         drop = f"SELECT pg_drop_replication_slot({quote_literal(self._slot)});"
         fix = f"{drop} -- if it is this capture's; then a new event log and a new dump"
-        return Finding("slot", "fail", text, fix, by_hand=True)
+        return Finding("slot", "error", text, fix, by_hand=True)
 
     def _ownership_finding(self, connection: Connection) -> Finding | None:
         """Why capture won't use the slot: it serves another event log, or may."""
@@ -401,7 +403,7 @@ class Preflight:
                 raise self._owner.refuse_new(reader)
         except PreflightError as error:
             fix = "source.slot: another_name  # and source.publication, if it is set"
-            return Finding("slot", "fail", str(error), fix)
+            return Finding("slot", "error", str(error), fix)
         return None
 
     def _retention(self, connection: Connection) -> Iterator[Finding]:
@@ -409,7 +411,7 @@ class Preflight:
         if kept == "-1":
             text = "max_slot_wal_keep_size is unlimited: a stopped capture can fill the disk"
             fix = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();"
-            yield Finding("disk", "warn", text, fix, SUPERUSER, by_hand=True)
+            yield Finding("disk", "warning", text, fix, SUPERUSER, by_hand=True)
         else:
             text = f"a stopped capture loses its position after {kept} of WAL"
             yield Finding("disk", "ok", text)
@@ -426,7 +428,7 @@ class Preflight:
         fix = "ALTER SYSTEM SET logical_decoding_work_mem = '256MB'; SELECT pg_reload_conf();"
         yield Finding(
             "decoding memory",
-            "warn",
+            "warning",
             f"{text}: larger transactions spill to the server's disk",
             fix,
             SUPERUSER,

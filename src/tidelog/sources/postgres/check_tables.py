@@ -121,7 +121,7 @@ class TableChecks:
         captured = self._publications.captured(connection)
         if not captured:
             text = f"no table matches {', '.join(self._publications.patterns)}"
-            yield Finding("tables", "warn", text, "correct source.tables, or create the tables")
+            yield Finding("tables", "warning", text, "correct source.tables, or create the tables")
             return
         yield Finding("tables", "ok", matching_message(len(captured)))
         yield from _schemas(connection, {table.table.namespace for table in captured})
@@ -138,17 +138,17 @@ class TableChecks:
         try:
             found = self._finder.find(connection, table.table)
         except ExcludedKeyError as error:
-            yield Finding(f"table {name}", "fail", error.reason)
+            yield Finding(f"table {name}", "error", error.reason)
             return
         if found is not None and found.unfit is not None:
-            yield Finding(f"table {name}", "fail", found.unfit)
+            yield Finding(f"table {name}", "error", found.unfit)
         elif found is not None and not found.schema.key:
             fix = proposed_key(table.table, _unique_keys(connection, found.schema)) or (
                 f"ALTER TABLE {quoted} ADD PRIMARY KEY (COLUMN, …), or ADD COLUMN row_id bigint "
                 "GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
             )
             text = keyless_message(found.schema.keyless)
-            yield Finding(f"table {name}", "warn", text, fix)
+            yield Finding(f"table {name}", "warning", text, fix)
         if found is not None and found.schema.excluded:
             yield excluded_finding(found.schema)
         if found is not None and self._is_surrogate(connection, found.schema):
@@ -166,7 +166,7 @@ class TableChecks:
             if matches(self._publications.patterns, table):
                 fix = f"ALTER TABLE {quote_ident(namespace, name)} SET LOGGED;"
                 text = "unlogged: it is not captured. Making it logged rewrites it"
-                yield Finding(f"table {table}", "warn", text, fix, owner, by_hand=True)
+                yield Finding(f"table {table}", "warning", text, fix, owner, by_hand=True)
 
     def _is_surrogate(self, connection: Connection, schema: TableSchema) -> bool:
         (primary,) = one_row(
@@ -198,14 +198,14 @@ class TableChecks:
         owner = owner_of(connection, schema.relation_id)
         if not unique:
             text = "the key in source.keys is not unique: rows with the same key overwrite another"
-            yield Finding(name, "fail", text, index, owner)
+            yield Finding(name, "error", text, index, owner)
         elif nullable and not nulls_alike:
             text = (
                 "the key in source.keys may hold NULL in several rows, which can't be "
                 "distinguished: its dump is refused then"
             )
             fix = f"{index} -- or make the columns NOT NULL" if alike else "make them NOT NULL"
-            yield Finding(name, "warn", text, fix, owner)
+            yield Finding(name, "warning", text, fix, owner)
 
 
 def _schemas(connection: Connection, names: Iterable[str]) -> Iterator[Finding]:
@@ -216,7 +216,7 @@ def _schemas(connection: Connection, names: Iterable[str]) -> Iterator[Finding]:
         if not usable:
             fix = f"GRANT USAGE ON SCHEMA {quote_ident(name)} TO {user};"
             text = "the role may not use it, so its tables can't be dumped"
-            yield Finding(f"schema {name}", "fail", text, fix, SUPERUSER)
+            yield Finding(f"schema {name}", "error", text, fix, SUPERUSER)
 
 
 def _unreadable(
@@ -239,12 +239,12 @@ def _select_findings(connection: Connection, tables: Sequence[TableName]) -> Ite
     fix = f"GRANT SELECT ON {quoted} TO {quote_ident(connection.info.user)};"
     if len(tables) == 1:
         text = "it can't be read, so it can't be dumped"
-        yield Finding(f"table {tables[0]}", "fail", text, fix, SUPERUSER)
+        yield Finding(f"table {tables[0]}", "error", text, fix, SUPERUSER)
         return
     named = ", ".join(str(table) for table in tables[:SHOWN])
     more = f" and {len(tables) - SHOWN:,} more" if len(tables) > SHOWN else ""
     text = f"{len(tables):,} tables can't be read, so they can't be dumped: {named}{more}"
-    yield Finding("rights", "fail", text, fix, SUPERUSER)
+    yield Finding("rights", "error", text, fix, SUPERUSER)
 
 
 def _unique_keys(connection: Connection, schema: TableSchema) -> list[list[str]]:
@@ -278,7 +278,7 @@ def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding
         fix += f" -- or, as its owner: ALTER TABLE {table.quoted} NO FORCE ROW LEVEL SECURITY;"
     elif not of_superuser:  # whose members would be superusers
         fix += f" -- or: GRANT {owner_of(connection, table.relation_id)} TO {user};"
-    yield Finding(f"table {table.table}", "fail", text, fix, SUPERUSER)
+    yield Finding(f"table {table.table}", "error", text, fix, SUPERUSER)
 
 
 # Publications and metadata tables.
@@ -305,7 +305,7 @@ class PublicationChecks:
         refusal = watermark_table_refusal(connection, watermark)
         if refusal is not None:
             text, fix = f"{watermark}: {refusal.reason}", refusal.remedy or ""
-            yield Finding("watermark table", "fail", text, fix, SUPERUSER, by_hand=True)
+            yield Finding("watermark table", "error", text, fix, SUPERUSER, by_hand=True)
             return
         user = quote_ident(connection.info.user)
         name, schema = quote_ident(watermark.namespace, watermark.name), watermark.namespace
@@ -333,7 +333,7 @@ class PublicationChecks:
                     f"GRANT SELECT, INSERT, UPDATE ON {name} TO {user};"
                 )
                 text = f"{watermark} can't be written"
-                yield Finding("watermark table", "fail", text, fix, SUPERUSER)
+                yield Finding("watermark table", "error", text, fix, SUPERUSER)
         elif in_schema if has_schema else in_database:
             yield Finding("watermark table", "ok", f"{watermark} will be created")
         else:
@@ -341,7 +341,7 @@ class PublicationChecks:
             if not has_schema:
                 fix = f"CREATE SCHEMA {quote_ident(schema)};\n{fix}"
             text = f"{watermark} can't be created"
-            yield Finding("watermark table", "fail", text, fix, SUPERUSER)
+            yield Finding("watermark table", "error", text, fix, SUPERUSER)
 
     def signal_table(self, connection: Connection) -> Iterator[Finding]:
         """Check that the signal table exists."""
@@ -357,12 +357,12 @@ class PublicationChecks:
             lacking = ", ".join(sorted(set(SIGNAL_COLUMNS) - columns))
             text = f"{table} lacks columns: {lacking}"
             fix = f"name another table in source.signal_table, or give it: {lacking}"
-            yield Finding("signal table", "fail", text, fix)
+            yield Finding("signal table", "error", text, fix)
             return
         fix = create_signal_table(table)
         if self._writes:  # so that capture can publish it
             fix += f"\nALTER TABLE {quoted} OWNER TO {quote_ident(connection.info.user)};"
-        yield Finding("signal table", "fail", f"{table} does not exist", fix, SUPERUSER)
+        yield Finding("signal table", "error", f"{table} does not exist", fix, SUPERUSER)
 
     # ------------------------------------------------------------------ publications
 
@@ -376,7 +376,7 @@ class PublicationChecks:
             allowed = self._writes and all(step.allowed for step in steps)
             yield Finding(
                 "publication",
-                "fail",
+                "error",
                 _reasons(left) or "capture can't add its metadata tables to the publication",
                 "\n".join(statements),
                 quote_ident(connection.info.user) if allowed else SUPERUSER,
@@ -386,12 +386,14 @@ class PublicationChecks:
         for state in planner.view.publications.values():
             if not planner.owns(state.name) and state.slot:
                 fix = f"source.publication: {self._publications.slot}"
-                yield Finding("publication", "warn", foreign_warning(state.name, state.slot), fix)
+                yield Finding(
+                    "publication", "warning", foreign_warning(state.name, state.slot), fix
+                )
         for table in planner.stuck_tables():
             assert table.identity.trouble is not None
             yield Finding(
                 f"table {table.table}",
-                "fail",
+                "error",
                 f"its updates and deletes fail: publication {planner.name} holds it as one of all "
                 f"tables, or of its schema, and {table.identity.trouble.why}",
                 table.identity.trouble.remedy,
@@ -483,7 +485,7 @@ class PublicationChecks:
                 fix = "\n".join([*trouble.fix, *moves]) + comment
                 role = SUPERUSER
             text = f"only inserts and truncates are captured: {trouble.why}"
-            yield Finding(f"table {table.table}", "warn", text, fix, role if trouble.fix else "")
+            yield Finding(f"table {table.table}", "warning", text, fix, role if trouble.fix else "")
 
     def left_out_columns(self, connection: Connection) -> Iterator[Finding]:
         """Report generated columns that are not captured."""
@@ -497,7 +499,7 @@ class PublicationChecks:
                 f"{', '.join(found.columns)} ({found.reason})"
             )
             of = role if found.remedy.startswith("ALTER") else ""
-            yield Finding(f"table {table}", "warn", text, found.remedy, of, by_hand=True)
+            yield Finding(f"table {table}", "warning", text, found.remedy, of, by_hand=True)
 
     def _capture_publishes_updates(self, planner: Planner, table: PublishedTable) -> bool:
         """Return True if capture itself publishes the updates once the table has an identity."""

@@ -210,7 +210,7 @@ def _replication(context: CheckContext) -> Iterator[Finding]:
         reasons.append(reason)
     if missing:
         fix = grants.statement(missing)
-        yield Finding("replication", "fail", "; ".join(reasons), fix, ADMINISTRATOR)
+        yield Finding("replication", "error", "; ".join(reasons), fix, ADMINISTRATOR)
     else:
         yield Finding("replication", "ok", f"{grants.account} may read the binlog")
 
@@ -239,7 +239,7 @@ def _watermark_table(context: CheckContext) -> Iterator[Finding]:
     if is_view(context.connection, schema):
         fix = f"DROP VIEW {quote_name(schema, WATERMARK_TABLE)};"
         text = VIEW.format(table=f"{schema}.{WATERMARK_TABLE}")
-        yield Finding("watermark table", "fail", text, fix, ADMINISTRATOR, by_hand=True)
+        yield Finding("watermark table", "error", text, fix, ADMINISTRATOR, by_hand=True)
         return
     needed = [p for p in WATERMARK_PRIVILEGES if not (exists and p == "CREATE")]
     table = "watermark" if exists else None
@@ -247,7 +247,7 @@ def _watermark_table(context: CheckContext) -> Iterator[Finding]:
     if missing:
         text = f"{schema}.watermark can't be {'written' if exists else 'created and written'}"
         fix = grants.statement(needed, schema, table)
-        yield Finding("watermark table", "fail", text, fix, ADMINISTRATOR)
+        yield Finding("watermark table", "error", text, fix, ADMINISTRATOR)
     else:
         text = f"{schema}.watermark {'exists' if exists else 'will be created'}"
         yield Finding("watermark table", "ok", text)
@@ -265,7 +265,7 @@ def _blocking_dumps(context: CheckContext) -> Iterator[Finding]:
     asked = context.snapshot_mode == "blocking"
     text = f"{grants.account} lacks RELOAD, which blocking dumps need if writes never pause"
     fix = grants.statement(missing) if asked else ""
-    yield Finding("blocking dumps", "warn" if asked else "ok", text, fix, ADMINISTRATOR)
+    yield Finding("blocking dumps", "warning" if asked else "ok", text, fix, ADMINISTRATOR)
 
 
 # Findings of a refused connection, and their SQL.
@@ -314,7 +314,7 @@ def refused_database(error: TidelogError, fix: str) -> Finding:
         error: of the login with the database.
         fix: the statements that let the account use it; empty: it does not exist.
     """
-    return Finding("connection", "fail", str(error), fix, ADMINISTRATOR if fix else "")
+    return Finding("connection", "error", str(error), fix, ADMINISTRATOR if fix else "")
 
 
 def refused_connection(
@@ -330,7 +330,7 @@ def refused_connection(
         watermark_schema: database of the watermark table; None: capture writes none.
     """
     if not (isinstance(error, ConfigError) and error.refused == "login" and url.user):
-        return Finding("connection", "fail", str(error))
+        return Finding("connection", "error", str(error))
     grants = Grants(account_name(url.user, "%"), ())
     statements = [
         "-- if there is no such account, with a password of yours in place of (...):",
@@ -342,4 +342,4 @@ def refused_connection(
     if watermark_schema is not None:
         statements.append(grants.statement(WATERMARK_PRIVILEGES, watermark_schema))
     fix = "\n".join(statements)
-    return Finding("connection", "fail", str(error), fix, ADMINISTRATOR, by_hand=True)
+    return Finding("connection", "error", str(error), fix, ADMINISTRATOR, by_hand=True)

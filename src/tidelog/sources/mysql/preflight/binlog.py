@@ -62,7 +62,7 @@ def _setting(context: CheckContext, name: str, value: str) -> tuple[str, str]:
 def _log_bin(context: CheckContext) -> Iterator[Finding]:
     if not context.on("log_bin"):
         fix = "log_bin = binlog  # in the server's configuration, section mysqld; then restart it"
-        yield Finding("log_bin", "fail", "the server writes no binlog", fix)
+        yield Finding("log_bin", "error", "the server writes no binlog", fix)
         return
     yield Finding("log_bin", "ok", "the server writes a binlog")
     try:
@@ -73,7 +73,7 @@ def _log_bin(context: CheckContext) -> Iterator[Finding]:
         if status.get(option):
             text = f"{option.lower()} is set ({status[option]}): changes may be missing in the log"
             fix = f"take {option.lower()} out of the server's configuration, then restart it"
-            yield Finding("log filter", "fail", text, fix)
+            yield Finding("log filter", "error", text, fix)
 
 
 def _rows(context: CheckContext) -> Iterator[Finding]:
@@ -86,7 +86,7 @@ def _rows(context: CheckContext) -> Iterator[Finding]:
         fix, role = _setting(context, "binlog_format", "ROW")
         if role:
             fix += "; sessions that are open keep theirs until they reconnect"
-        yield Finding("binlog_format", "fail", f"binlog_format is {form}", fix, role)
+        yield Finding("binlog_format", "error", f"binlog_format is {form}", fix, role)
     image = variables.get("binlog_row_image", "FULL").upper()
     if image in ("FULL", "FULL_NODUP"):
         yield Finding("row image", "ok", f"binlog_row_image is {image}")
@@ -95,7 +95,7 @@ def _rows(context: CheckContext) -> Iterator[Finding]:
         if context.connection.flavor is Flavor.MARIADB:
             text += ", with MariaDB after each update"
         fix, role = _setting(context, "binlog_row_image", "FULL")
-        yield Finding("row image", "warn", text, fix, role, by_hand=True)
+        yield Finding("row image", "warning", text, fix, role, by_hand=True)
     if "PARTIAL_JSON" in variables.get("binlog_row_value_options", "").upper():
         text = "binlog_row_value_options is PARTIAL_JSON: updates hold a part of a JSON document"
         if image == "FULL":
@@ -104,7 +104,7 @@ def _rows(context: CheckContext) -> Iterator[Finding]:
             fix = "SET GLOBAL binlog_row_value_options = '';  -- or binlog_row_image = 'FULL'"
             yield Finding(
                 "partial JSON",
-                "warn",
+                "warning",
                 f"{text}, and the old one is missing: the rows are read again",
                 fix,
                 ADMINISTRATOR,
@@ -125,7 +125,7 @@ def _row_metadata(context: CheckContext) -> Iterator[Finding]:
     if found is not None:
         text = f"binlog_row_metadata is {found}: {text.removeprefix('the server logs ')}"
         fix, role = _setting(context, "binlog_row_metadata", "FULL")
-    yield Finding("row metadata", "warn", text, fix, role, by_hand=True)
+    yield Finding("row metadata", "warning", text, fix, role, by_hand=True)
 
 
 def _retention(context: CheckContext) -> Iterator[Finding]:
@@ -146,7 +146,7 @@ def _retention(context: CheckContext) -> Iterator[Finding]:
                     "Aurora after 24 h, so a capture that lags loses data"
                 )
             fix = "CALL mysql.rds_set_configuration('binlog retention hours', 168);"
-            yield Finding("retention", "warn", text, fix, ADMINISTRATOR, by_hand=True)
+            yield Finding("retention", "warning", text, fix, ADMINISTRATOR, by_hand=True)
         else:
             yield Finding("retention", "ok", f"RDS keeps binlogs for {hours / 24:.1f} days")
     elif not kept and parse_url(context.url).host.endswith(AZURE):
@@ -155,7 +155,7 @@ def _retention(context: CheckContext) -> Iterator[Finding]:
             "for it itself: a capture that is down loses data"
         )
         fix = "the server parameter binlog_expire_logs_seconds = 604800"
-        yield Finding("retention", "warn", text, fix)
+        yield Finding("retention", "warning", text, fix)
     # MySQL 8.0.29 and later can keep the seconds set and purge nothing.
     elif not kept or variables.get("binlog_expire_logs_auto_purge", "ON").upper() == "OFF":
         yield Finding("retention", "ok", "binlogs are kept until they are purged by hand")
@@ -163,7 +163,7 @@ def _retention(context: CheckContext) -> Iterator[Finding]:
         fix = f"SET GLOBAL {variable} = {7 if variable.endswith('days') else 604_800};"
         text = f"binlogs are purged after {kept / 3600:.1f} h: a capture down for longer loses data"
         fix += "  -- and in the server's configuration"
-        yield Finding("retention", "warn", text, fix, ADMINISTRATOR, by_hand=True)
+        yield Finding("retention", "warning", text, fix, ADMINISTRATOR, by_hand=True)
     else:
         text = f"binlogs are kept for {kept / 86_400:.1f} days"
         yield Finding("retention", "ok", text)
@@ -176,7 +176,7 @@ def _retention_size(context: CheckContext) -> Iterator[Finding]:
         if total:
             text = f"binlogs are purged beyond {total / 2**20:,.0f} MiB ({variable})"
             fix = "let it hold the changes of at least the longest time that capture may be down"
-            yield Finding("retention size", "warn", text, fix)
+            yield Finding("retention size", "warning", text, fix)
 
 
 def _rds_hours(connection: Connection) -> float | None:
@@ -202,11 +202,11 @@ def _server_id(context: CheckContext) -> Iterator[Finding]:
             "the server's configuration"
         )
         text = "server_id is 0: the server serves no replica"
-        yield Finding("server id", "fail", text, fix, ADMINISTRATOR, by_hand=True)
+        yield Finding("server id", "error", text, fix, ADMINISTRATOR, by_hand=True)
         return
     if theirs == ours:
         fix = "another number in source.server_id"
-        yield Finding("server id", "fail", f"{ours} is the server's own id", fix)
+        yield Finding("server id", "error", f"{ours} is the server's own id", fix)
         return
     connection = context.connection
     modern = context.mysql and connection.version >= (8, 0, 22)
@@ -222,7 +222,7 @@ def _server_id(context: CheckContext) -> Iterator[Finding]:
     if ours in ids:
         text = f"a replica with the id {ours} is connected; the server lets only one be"
         fix = "another number in source.server_id, unless the replica is this capture, running"
-        yield Finding("server id", "warn", text, fix)
+        yield Finding("server id", "warning", text, fix)
     else:
         yield Finding("server id", "ok", f"no other replica has the id {ours}")
 
@@ -237,13 +237,13 @@ def _gtids(context: CheckContext) -> Iterator[Finding]:
         yield Finding("GTID", "ok", "gtid_mode is ON")
     elif context.strategy == "gtid":
         text = f"gtid_mode is {mode}, and source.watermarks: gtid needs it"
-        yield Finding("GTID", "fail", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
+        yield Finding("GTID", "error", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
     else:
         text = (
             f"gtid_mode is {mode}: capture can't continue on a promoted replica, and a restored "
             "copy of the server can't be distinguished from the captured one"
         )
-        yield Finding("GTID", "warn", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
+        yield Finding("GTID", "warning", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
 
 
 def _commit_order(context: CheckContext) -> Iterator[Finding]:
@@ -255,7 +255,7 @@ def _commit_order(context: CheckContext) -> Iterator[Finding]:
         else:
             text = "binlog_order_commits is OFF: a dump may miss transactions that were logged"
             fix = "SET GLOBAL binlog_order_commits = ON;  -- and in the server's configuration"
-            yield Finding("commit order", "fail", text, fix, ADMINISTRATOR)
+            yield Finding("commit order", "error", text, fix, ADMINISTRATOR)
         return
     yield Finding("commit order", "ok", "MariaDB commits in the binlog's order")
 
@@ -278,4 +278,4 @@ def _semi_sync(context: CheckContext) -> Iterator[Finding]:
         "semi-sync waits AFTER_SYNC: a replica that does not answer delays the watermarks of "
         f"dumps, for up to {limit_s:g} s each"
     )
-    yield Finding("semi-sync", "warn", text, "source.watermarks: gtid  # waits for no replica")
+    yield Finding("semi-sync", "warning", text, "source.watermarks: gtid  # waits for no replica")

@@ -113,7 +113,7 @@ class MySqlPreflight:
                 with translate_errors("reading the server's variables"):
                     rows = connection.rows("SHOW GLOBAL VARIABLES")
             except TidelogError as error:
-                return [*findings, Finding("variables", "fail", str(error))]
+                return [*findings, Finding("variables", "error", str(error))]
             context = CheckContext(
                 url=self._url,
                 connection=connection,
@@ -161,7 +161,7 @@ def _run(context: CheckContext, part: Check) -> list[Finding]:
             for finding in part(context):
                 found.append(finding)
     except TidelogError as error:
-        found.append(Finding(name, "fail", str(error)))
+        found.append(Finding(name, "error", str(error)))
     return found
 
 
@@ -170,14 +170,14 @@ def _version(context: CheckContext) -> Iterator[Finding]:
     text = f"{flavor.product} {'.'.join(map(str, connection.version))}"
     if flavor is not context.kind:
         fix = f"source.kind: {flavor.value}"
-        yield Finding("kind", "fail", f"the server is {text}, not {context.kind.value}", fix)
+        yield Finding("kind", "error", f"the server is {text}, not {context.kind.value}", fix)
     oldest = OLDEST[flavor]
     if connection.version < oldest:
         least = ".".join(map(str, oldest))
-        yield Finding("version", "fail", f"{text}; {least} is the oldest")
+        yield Finding("version", "error", f"{text}; {least} is the oldest")
     elif connection.version[:2] not in TESTED[flavor]:
         tested = " and ".join(".".join(map(str, version)) for version in TESTED[flavor])
-        yield Finding("version", "warn", f"{text}; {tested} are tested")
+        yield Finding("version", "warning", f"{text}; {tested} are tested")
     else:
         yield Finding("version", "ok", text)
 
@@ -198,14 +198,14 @@ def _replica(context: CheckContext) -> Iterator[Finding]:
         text = (
             f"the server is a replica, and {variable} is OFF: its binlog lacks the source's changes"
         )
-        yield Finding("replica", "fail", text, fix)
+        yield Finding("replica", "error", text, fix)
     elif follows:
         yield Finding("replica", "ok", "a replica that logs what it receives")
     read_only = next((v for v in ("super_read_only", "read_only") if context.on(v)), None)
     if read_only is not None and context.strategy == "table":
         text = f"{read_only} is ON: no watermarks can be written"
         fix = "source.watermarks: gtid"
-        yield Finding("read only", "fail", text, f"{fix}  # or let source.url lead to the primary")
+        yield Finding("read only", "error", text, f"{fix}  # or let source.url lead to the primary")
 
 
 def _sessions(context: CheckContext) -> Iterator[Finding]:
@@ -213,7 +213,7 @@ def _sessions(context: CheckContext) -> Iterator[Finding]:
     connection = context.connection
     fault = session_fault(connection)
     if fault is not None:
-        yield Finding("sessions", "fail", fault, SESSION_FIX)
+        yield Finding("sessions", "error", fault, SESSION_FIX)
     else:
         text = "sessions commit by themselves, read what is committed, and are logged"
         yield Finding("sessions", "ok", text)
@@ -226,13 +226,13 @@ def _sessions(context: CheckContext) -> Iterator[Finding]:
     if str(zone) != "+00:00":
         fix = "SET GLOBAL time_zone = '+00:00';  -- or take it out of init_connect"
         text = f"a new session's time zone is {zone}, not UTC"
-        yield Finding("time zone", "fail", text, fix, ADMINISTRATOR, by_hand=True)
+        yield Finding("time zone", "error", text, fix, ADMINISTRATOR, by_hand=True)
     else:
         text = f"the server's is {shown}; sessions of Tidelog use UTC"
         yield Finding("time zone", "ok", text)
     if str(charset) != "utf8mb4":
         fix = "skip_character_set_client_handshake = OFF  # in the server's configuration"
-        yield Finding("charset", "fail", f"a new session's character set is {charset}", fix)
+        yield Finding("charset", "error", f"a new session's character set is {charset}", fix)
     else:
         server_charset = context.variables.get("character_set_server", "?")
         text = f"the server's is {server_charset}; sessions of Tidelog use utf8mb4"
@@ -253,6 +253,6 @@ def _clock(context: CheckContext) -> Iterator[Finding]:
     server = float(context.connection.value("SELECT UNIX_TIMESTAMP(SYSDATE(6))"))
     skew = server - (before + time.time()) / 2
     text = f"the server's clock differs from ours by {skew:+.2f} s"
-    level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"
+    level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warning"
     fix = "" if level == "ok" else "synchronise both hosts (NTP): latency is shown wrong"
     yield Finding("clock", level, text, fix)

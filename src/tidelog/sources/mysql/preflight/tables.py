@@ -78,7 +78,7 @@ def _signal_table(context: CheckContext) -> Iterator[Finding]:
     if rows:
         text = f"{table} lacks columns: {', '.join(sorted(lacking))}"
         fix = "name another table in source.signal_table, or give it these"
-        yield Finding("signal table", "fail", text, fix)
+        yield Finding("signal table", "error", text, fix)
         return
     fix = (
         f"CREATE TABLE IF NOT EXISTS {quote_name(table.namespace, table.name)} "
@@ -88,7 +88,7 @@ def _signal_table(context: CheckContext) -> Iterator[Finding]:
     if grants.missing(["SELECT"], table.namespace, table.name):
         fix += "\n" + grants.statement(["SELECT"], table.namespace, table.name)
     text = f"{table} does not exist, or the account may not see it"
-    yield Finding("signal table", "fail", text, fix, ADMINISTRATOR)
+    yield Finding("signal table", "error", text, fix, ADMINISTRATOR)
 
 
 def _tables(context: CheckContext) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
                 *open_grants(grants, context.tables),
             )
         )
-        yield Finding("tables", "warn", text, fix, ADMINISTRATOR, by_hand=True)
+        yield Finding("tables", "warning", text, fix, ADMINISTRATOR, by_hand=True)
         return
     yield Finding("tables", "ok", matching_message(len(captured)))
     finder = MySqlSchemaFinder(context.keys, context.exclude_columns)
@@ -119,13 +119,13 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
         except UnsupportedTableError as error:
             fix = error.remedy or ""
             yield Finding(
-                f"table {table.name}", "fail", error.reason, fix, ADMINISTRATOR, by_hand=True
+                f"table {table.name}", "error", error.reason, fix, ADMINISTRATOR, by_hand=True
             )
         except SourceError as error:  # e.g. a type
-            yield Finding(f"table {table.name}", "fail", str(error))
+            yield Finding(f"table {table.name}", "error", str(error))
         else:
             if found is not None and found.unfit is not None:
-                yield Finding(f"table {table.name}", "fail", found.unfit)
+                yield Finding(f"table {table.name}", "error", found.unfit)
             if found is not None and found.schema.excluded:
                 yield excluded_finding(found.schema)
 
@@ -135,7 +135,7 @@ def _hidden_columns(context: CheckContext, table: TableName) -> Iterator[Finding
     if connection.version <= LAST_THAT_LOGS_HIDDEN and (
         indexes := expression_indexes(connection, table)
     ):
-        yield Finding(f"table {table}", "fail", hidden_columns(table, indexes))
+        yield Finding(f"table {table}", "error", hidden_columns(table, indexes))
 
 
 def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
@@ -149,14 +149,14 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
         reason = server_message(number_of(error), str(error.args[-1]))
         denied = number_of(error) in (1142, 1143)
         fix = fix if denied else ""
-        yield Finding(name, "fail", f"can't be read: {reason}", fix, ADMINISTRATOR)
+        yield Finding(name, "error", f"can't be read: {reason}", fix, ADMINISTRATOR)
     if table.engine not in TRANSACTIONAL:
         text = (
             f"its engine {table.engine} has no transactions: a dump during writes may have rows "
             "that the log does not have, and vice versa"
         )
         fix = f"ALTER TABLE {quoted} ENGINE = InnoDB;"
-        yield Finding(name, "warn", text, fix, ADMINISTRATOR, by_hand=True)
+        yield Finding(name, "warning", text, fix, ADMINISTRATOR, by_hand=True)
     wanted = next(
         (columns for pattern, columns in context.keys.items() if matches([pattern], table.name)),
         None,
@@ -171,26 +171,26 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
             if not any(each.values()) and not _excluded(context, table.name, each)
         ]
         if (proposed := proposed_key(table.name, unique)) is not None:
-            yield Finding(name, "warn", text, proposed)
+            yield Finding(name, "warning", text, proposed)
             return
         fix = (
             f"ALTER TABLE {quoted} ADD PRIMARY KEY (...);  -- or ADD COLUMN row_id BIGINT "
             "AUTO_INCREMENT PRIMARY KEY"
         )
-        yield Finding(name, "warn", text, fix, ADMINISTRATOR, by_hand=True)
+        yield Finding(name, "warning", text, fix, ADMINISTRATOR, by_hand=True)
         return
     listed = ", ".join(quote_name(column) for column in wanted)
     fitting = [columns for columns in table.unique.values() if set(columns) == set(wanted)]
     if not fitting:
         text = "the key in source.keys is not unique: rows with the same key overwrite another"
         fix = f"ALTER TABLE {quoted} ADD UNIQUE KEY ({listed});"
-        yield Finding(name, "fail", text, fix, ADMINISTRATOR)
+        yield Finding(name, "error", text, fix, ADMINISTRATOR)
     elif all(any(nullable.values()) for nullable in fitting):
         text = (
             "the key in source.keys may hold NULL in several rows, which can't be distinguished: "
             "its dump is refused then"
         )
-        yield Finding(name, "warn", text, f"make {listed} NOT NULL")
+        yield Finding(name, "warning", text, f"make {listed} NOT NULL")
 
 
 def _excluded(context: CheckContext, table: TableName, columns: Iterable[str]) -> bool:
@@ -238,14 +238,14 @@ def _foreign_keys(context: CheckContext) -> Iterator[Finding]:
             continue
         if context.cascades == "accept":
             text += "; source.cascades accepts it: dump the table again now and then"
-            yield Finding(name, "warn", text)
+            yield Finding(name, "warning", text)
             continue
         fix = (
             f"ALTER TABLE {quote_name(found.child.namespace, found.child.name)} DROP FOREIGN KEY "
             f"{quote_name(found.constraint)};  -- add it without {' and '.join(found.rules)}; or "
             f"set source.cascades: dump, or {exclusion(found.child)}"
         )
-        yield Finding(name, "fail", text, fix, ADMINISTRATOR, by_hand=True)
+        yield Finding(name, "error", text, fix, ADMINISTRATOR, by_hand=True)
     if context.cascades == "dump":
         yield from _unseen_parents(context, captured)
 
@@ -264,7 +264,7 @@ def _unseen_parents(context: CheckContext, captured: set[TableName]) -> Iterator
         )
         grants = Grants.of(context.connection)
         fix = grants.statement(["SELECT"], parent.namespace, parent.name)
-        yield Finding(f"table {parent}", "warn", text, fix, ADMINISTRATOR)
+        yield Finding(f"table {parent}", "warning", text, fix, ADMINISTRATOR)
 
 
 def describe_cascade(cascade: Cascade) -> str:

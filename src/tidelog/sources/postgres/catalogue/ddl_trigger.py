@@ -136,9 +136,9 @@ def findings(connection: Connection, publications: Publications) -> Iterator[Fin
         yield Finding("event trigger", "ok", text, sql, SUPERUSER)
     elif not row[0]:
         fix = f"ALTER EVENT TRIGGER {quote_ident(name)} ENABLE;"
-        yield Finding("event trigger", "warn", f"{name} is disabled", fix, SUPERUSER)
+        yield Finding("event trigger", "warning", f"{name} is disabled", fix, SUPERUSER)
     elif row[1] not in _function(publications):
-        yield Finding("event trigger", "warn", f"{name} is of another release", sql, SUPERUSER)
+        yield Finding("event trigger", "warning", f"{name} is of another release", sql, SUPERUSER)
     else:
         yield Finding("event trigger", "ok", f"{name} exists")
 

@@ -79,14 +79,14 @@ def hint_while_waiting(slot: str) -> Iterator[None]:
 
 def standby_findings(
     connection: Connection, strategy: Strategy
-) -> Iterator[tuple[Literal["ok", "warn", "fail"], str, str]]:
+) -> Iterator[tuple[Literal["ok", "warning", "error"], str, str]]:
     """For `tidelog check`: level, message and fix; nothing if the server is no standby."""
     if not in_recovery(connection):
         return
     try:
         check_standby(connection, strategy)
     except PreflightError as error:
-        yield "fail", str(error), "source.watermarks: snapshot"
+        yield "error", str(error), "source.watermarks: snapshot"
         return
     yield "ok", "the server is a standby: run SQL for tables and publications on its primary", ""
     row = connection.execute(
@@ -97,13 +97,13 @@ def standby_findings(
     feedback, slotted = row
     if not feedback:
         yield (
-            "fail",
+            "error",
             "hot_standby_feedback is off: the primary's vacuum would invalidate the slot",
             "ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf();",
         )
     elif not slotted:
         yield (
-            "warn",
+            "warning",
             "the standby uses no slot of its primary: while it is disconnected, vacuum there may "
             "invalidate the slot here",
             "SELECT pg_create_physical_replication_slot('standby'); -- on the primary; then here "

@@ -239,7 +239,7 @@ class PostgresChunkReader:
         relations, before = composites_of(connection, types)
         if attributes_version(self._watermark_connection(), relations) != before:
             raise ChunkBusyError(
-                f"reading a chunk of {schema.table}: a composite type was altered meanwhile"
+                f"reading a chunk of {schema.table}: a composite type was altered in the meantime"
             )
 
     @contextmanager

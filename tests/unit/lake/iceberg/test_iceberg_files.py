@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -106,9 +108,22 @@ def test_a_lost_or_damaged_delete_file_leaves_one_table_out(
     found.unlink()
     if content is not None:
         found.write_bytes(content)
-    with pytest.raises(OutputRefusedError) as raised:
-        rules.deleted_rows(store, marked)
+    with pytest.raises(OutputRefusedError) as raised:  # the next task
+        replace(rules).deleted_rows(store, marked)
     assert left_out_error(raised.value) is not None
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_task_reads_each_delete_file_once(tmp_path: Path, version: int) -> None:
+    """When it looks rows up, and when it marks others."""
+    rules, store = IcebergFormat(str(tmp_path), version, 0), open_file_store(str(tmp_path))
+    writer = rules.marks_writer(store)
+    writer.mark(IcebergFile("data/a.parquet", {SPEC: "0"}), np.array([2, 5]), 9)
+    ((before, marked),) = writer.close()
+    assert rules.deleted_rows(store, marked).tolist() == [2, 5]
+    shutil.rmtree(tmp_path / "data")
+    assert rules.deleted_rows(store, marked).tolist() == [2, 5]
+    assert rules.deleted_rows(store, before).tolist() == []
 
 
 def test_each_deletion_vector_has_a_file_of_its_own(tmp_path: Path) -> None:

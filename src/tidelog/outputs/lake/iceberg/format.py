@@ -9,7 +9,7 @@ import json
 import struct
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -34,6 +34,7 @@ from tidelog.outputs.lake.iceberg.partitioning import Partition, partition_keys,
 
 DATA_FOLDER: Final = "data"
 _MAGIC: Final = b"PFA1"
+_MOST_KEPT: Final = 100_000  # deleted rows of a file
 _POSITION_ID: Final = 2147483645  # reserved field id of a row's position in its file
 _PATH_FIELD: Final = pa.field(
     "file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}
@@ -60,6 +61,8 @@ class IcebergFormat:
         version: of the table format: 2, with position deletes, or 3, with deletion vectors.
         spec: id of the table's partition spec.
         fields: those of the spec.
+
+    A task reads a file's deletes when it looks rows up, and when it marks others: they are kept.
     """
 
     by_id: ClassVar[bool] = True
@@ -69,13 +72,18 @@ class IcebergFormat:
     version: int
     spec: int
     fields: tuple[PartitionField, ...] = ()
+    _read: dict[object, Int64s] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
-        found = [np.zeros(0, np.int64)]
-        path = iceberg_path(file, self.location)
-        for each in deletes_of(file):
-            found.append(self._positions(store, each, path))
-        return np.unique(np.concatenate(found))
+        path, deletes = iceberg_path(file, self.location), deletes_of(file)
+        place = path, *((each.path, each.offset) for each in deletes)
+        if (known := self._read.get(place)) is not None:
+            return known
+        found = [self._positions(store, each, path) for each in deletes]
+        rows = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+        if len(rows) <= _MOST_KEPT:
+            self._read[place] = rows
+        return rows
 
     def _positions(self, store: FileStore, deletes: DeleteFile, path: str) -> Int64s:
         holder, name = locate_file(store, own_path(deletes.path, self.location)[0])
@@ -83,7 +91,8 @@ class IcebergFormat:
             data = read_frame(holder, name, deletes.offset, deletes.length or 0)
             return rows_of_frame(data, deletes.rows, f"{holder.path}/{name}")
         with open_parquet(holder, name) as parquet:
-            found = parquet.read(["file_path", "pos"], use_threads=False)
+            names = ["pos"] if deletes.data_file else ["file_path", "pos"]
+            found = parquet.read(names, use_threads=False)
         if not deletes.data_file:
             found = found.filter(pc.equal(found["file_path"], path))
         return np.asarray(found["pos"].combine_chunks()).astype(np.int64)

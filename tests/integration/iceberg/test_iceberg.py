@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.clientserver import ClientServerConnection
 from tests.integration.iceberg import killing
 from tests.integration.iceberg.conftest import IcebergLake
 from tests.integration.spark.orders import COLUMNS, orders
@@ -458,6 +459,39 @@ def test_a_driver_continues_with_the_deletes_that_it_wrote(
     found = lake.frame("public.orders").collect()
     assert sorted((row["id"], row["name"]) for row in found) == expected
     assert lake.session().table("lake.public.orders.delete_files").count() == 1
+
+
+def test_a_commit_is_few_calls_of_the_jvm_and_no_file_of_checksums(
+    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many files it has: each call costs as much as some rows; each of Hadoop's files, two
+    processes.
+    """
+    calls = []
+    send = ClientServerConnection.send_command
+
+    def counted(connection: Any, command: str) -> Any:
+        calls.append(command)
+        return send(connection, command)
+
+    commit = IcebergState.commit_files
+
+    def committed(state: IcebergState, *args: Any, **how: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(ClientServerConnection, "send_command", counted)
+            return commit(state, *args, **how)
+
+    table, many = built.table("public.t", {"id": "int64", "day": "text"}), 40
+    for number in range(many):
+        built.insert(table, str(number), str(number))
+    built.flush()
+    monkeypatch.setattr(IcebergState, "commit_files", committed)
+    run(lake, partition_by={"public.t": ["day"]})
+    place = lake.root / "lake/public/t"
+    assert len(list(place.glob("data/*.parquet"))) == many
+    assert 0 < len(calls) < many
+    assert list(place.glob("metadata/*.avro"))
+    assert not list(place.glob("metadata/.*.avro.crc"))
 
 
 def test_vectors_of_another_writer_stay_while_one_of_their_file_is_replaced(

@@ -156,9 +156,7 @@ class IcebergCatalog:
         self._opened = time.monotonic()
 
     def _build(self, name: str) -> Any:
-        return self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
-            name, self._library.map(self._properties), self._hadoop
-        )
+        return self._library.calls.open(name, self._library.map(self._properties), self._hadoop)
 
     def _reopen(self) -> bool:
         """Log in again, unless that was just done. The token that the library has may be refused

@@ -2,7 +2,7 @@
 
 By Iceberg's Java library in the JVM of Spark's driver, which needs no certain Spark. Only public
 methods are used; what is many (files, columns) goes to and fro as JSON, not by a call for each
-value.
+value: see ``CommitCalls.java``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from functools import lru_cache, wraps
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -36,7 +38,8 @@ from tidelog.spark.sessions.errors import SparkGoneError, known_error
 
 logger = logging.getLogger(__name__)
 
-MAIN = "main"
+_CALLS: Final = Path(__file__).with_name("CommitCalls.java")
+_compiling = threading.Lock()
 _FILES = "org.apache.hadoop.fs."  # in the stack of an error of the storage
 EXCEPTIONS = "org.apache.iceberg.exceptions."
 _CONFLICTS = (f"{EXCEPTIONS}CommitFailedException", f"{EXCEPTIONS}ValidationException")
@@ -170,21 +173,29 @@ class IcebergLibrary:
     def __init__(self, jvm: Any) -> None:
         iceberg = jvm.org.apache.iceberg
         self.jvm = jvm
+        with _compiling:
+            self.calls = _compiled(jvm)
         self.schema_to_json = iceberg.SchemaParser.toJson
         self.spec_to_json = iceberg.PartitionSpecParser.toJson
         self.file_to_json = iceberg.ContentFileParser.toJson
-        self.file_from_json = iceberg.ContentFileParser.fromJson
         self.build_from = iceberg.TableMetadata.buildFrom
         self.mapper = iceberg.util.JsonUtil.mapper()
         self._map_class = jvm.java.lang.Class.forName("java.util.HashMap")
 
-    def value(self, of_java: Any) -> Any:
-        """Returns what a Java collection of texts has."""
-        return json.loads(self.mapper.writeValueAsString(of_java))
-
     def map(self, values: Mapping[str, str]) -> Any:
         """Returns a Java map."""
         return self.mapper.readValue(json.dumps(dict(values)), self._map_class)
+
+
+@lru_cache(2)
+def _compiled(jvm: Any) -> Any:
+    """Returns an object of our Java class. There is one class in a JVM: py4j knows methods by its
+    name.
+    """
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(_CALLS.read_text())
+    return compiler.getClassLoader().loadClass("tidelog.iceberg.CommitCalls").newInstance()
 
 
 class IcebergState:
@@ -194,13 +205,16 @@ class IcebergState:
         self._library = library
         self._table = table
         self._operations = table.operations()
+        self._specs: dict[int, Mapping[str, Any]] = {}  # by id: they never change
         self._set_base(self._operations.current())
 
     def _set_base(self, base: Any) -> None:
         self._base = base
-        self._properties: dict[str, str] = self._library.value(base.properties())
-        found = base.ref(MAIN)
-        self._head = None if found is None else int(found.snapshotId())
+        self._parts = self._described(base)
+
+    def _described(self, base: Any) -> dict[str, Any]:
+        parts: dict[str, Any] = json.loads(self._library.calls.describe(base))
+        return parts
 
     @_named
     def refresh(self) -> None:
@@ -219,31 +233,28 @@ class IcebergState:
 
     @property
     def uuid(self) -> str:
-        return str(self._base.uuid())
+        return str(self._parts["uuid"])
 
     @property
     def location(self) -> str:
-        return str(self._base.location())
+        return str(self._parts["location"])
 
     @property
     def format_version(self) -> int:
-        return int(self._base.formatVersion())
+        return int(self._parts["format"])
 
     def property(self, name: str) -> str | None:
-        return self._properties.get(name)
+        value: str | None = self._parts["properties"].get(name)
+        return value
 
     def properties(self, prefix: str) -> dict[str, str]:
         """The properties whose names begin with ``prefix``."""
-        return {n: v for n, v in self._properties.items() if n.startswith(prefix)}
-
-    def branches(self) -> list[str]:
-        """Names of branches and tags."""
-        found: list[str] = self._library.value(self._base.refs().keySet())
-        return found
+        return {n: v for n, v in self._parts["properties"].items() if n.startswith(prefix)}
 
     def head(self) -> int | None:
         """The newest snapshot that readers see; None if there is none."""
-        return self._head
+        found: int | None = self._parts["head"]
+        return found
 
     def parent(self, snapshot: int) -> int | None:
         """The snapshot before; None also of one that is gone."""
@@ -253,8 +264,11 @@ class IcebergState:
 
     def summary(self, snapshot: int, name: str) -> str | None:
         """A value of the snapshot's summary; None also of one that is gone."""
-        found = self._base.snapshot(snapshot)
-        value = None if found is None else found.summary().get(name)
+        if snapshot == self.head():
+            value = (self._parts["summary"] or {}).get(name)
+        else:
+            found = self._base.snapshot(snapshot)
+            value = None if found is None else found.summary().get(name)
         return None if value is None else str(value)
 
     def sequence(self, snapshot: int) -> int:
@@ -262,7 +276,7 @@ class IcebergState:
         return int(self._base.snapshot(snapshot).sequenceNumber())
 
     def schema_id(self) -> int:
-        return int(self._base.currentSchemaId())
+        return int(self._parts["schema"])
 
     def schema(self) -> Mapping[str, Any]:
         """The columns, as the specification has them as JSON."""
@@ -272,9 +286,10 @@ class IcebergState:
 
     def spec(self) -> Mapping[str, Any]:
         """What the table is partitioned by, as the specification has it as JSON."""
-        found = self._library.spec_to_json(self._base.spec())
-        parsed: Mapping[str, Any] = json.loads(found)
-        return parsed
+        number = int(self._parts["spec"])
+        if number not in self._specs:
+            self._specs[number] = json.loads(self._library.spec_to_json(self._base.spec()))
+        return self._specs[number]
 
     # ------------------------------------------------ files
 
@@ -347,21 +362,18 @@ class IcebergState:
             raise
         base = self._operations.current()
         number, parent = int(snapshot.snapshotId()), snapshot.parentId()
-        known = self._library.value(base.properties())
-        now = {name: known.get(name) for name in expected}
+        known = self._described(base)
+        now = {name: known["properties"].get(name) for name in expected}
         if (None if parent is None else int(parent)) != head or now != dict(expected):
             self._discard(snapshot)
             return None
-        builder = self._library.build_from(base)
-        builder.setBranchSnapshot(snapshot, MAIN)
         if sequence:
             properties = {**properties, sequence: str(snapshot.sequenceNumber())}
-        if properties:
-            builder.setProperties(self._library.map(properties))
-        for name in [name for name in self.branches() if retired and name.startswith(retired)]:
-            builder.removeRef(name)
+        gone = [name for name in known["branches"] if retired and name.startswith(retired)]
+        given = json.dumps(dict(properties)), json.dumps(gone)
+        after = self._library.calls.withSnapshot(base, snapshot, *given)
         try:
-            self._operations.commit(base, builder.build())
+            self._operations.commit(base, after)
         except Py4JJavaError as error:
             refused = class_of(error) in _CONFLICTS
             if not refused and class_of(error) != _UNKNOWN:
@@ -379,35 +391,16 @@ class IcebergState:
     def _operation(
         self, change: TableChange, columns: Mapping[str, FileColumn], head: int | None
     ) -> Any:
-        library, specs, location = self._library, self._table.specs(), self.location
-
-        def parsed(texts: Iterable[str]) -> list[Any]:
-            trees = map(library.mapper.readTree, texts)
-            return [library.file_from_json(tree, specs) for tree in trees]
-
-        added = parsed(data_json(each, columns, location) for each in change.added)
-        removed = parsed(data_json(each, columns, location) for each in change.removed)
-        added_deletes = parsed(map(delete_json, change.added_deletes))
-        removed_deletes = parsed(map(delete_json, change.removed_deletes))
-        operation: Any
-        if change.same_rows:
-            operation = self._table.newRewrite()
-            for file in added:
-                operation.addFile(file)
-            for file in (*removed, *removed_deletes):
-                operation.deleteFile(file)
-            for file in added_deletes:
-                operation.addFile(file)
-        else:
-            operation = self._table.newRowDelta()
-            for file in added:
-                operation.addRows(file)
-            for file in removed:
-                operation.removeRows(file)
-            for file in added_deletes:
-                operation.addDeletes(file)
-            for file in removed_deletes:
-                operation.removeDeletes(file)
+        location = self.location
+        files = [
+            [data_json(each, columns, location) for each in change.added],
+            [data_json(each, columns, location) for each in change.removed],
+            [delete_json(each) for each in change.added_deletes],
+            [delete_json(each) for each in change.removed_deletes],
+        ]
+        table = self._table
+        operation = table.newRewrite() if change.same_rows else table.newRowDelta()
+        self._library.calls.change(operation, json.dumps(files), table.specs())
         if head is not None:
             operation.validateFromSnapshot(head)
         for name, value in change.summary.items():

@@ -1,0 +1,128 @@
+package tidelog.iceberg;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+import org.apache.iceberg.CatalogUtil;
+import org.apache.iceberg.ContentFileParser;
+import org.apache.iceberg.DataFile;
+import org.apache.iceberg.DeleteFile;
+import org.apache.iceberg.Files;
+import org.apache.iceberg.RewriteFiles;
+import org.apache.iceberg.RowDelta;
+import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.SnapshotRef;
+import org.apache.iceberg.TableMetadata;
+import org.apache.iceberg.catalog.Catalog;
+import org.apache.iceberg.hadoop.HadoopFileIO;
+import org.apache.iceberg.io.InputFile;
+import org.apache.iceberg.io.OutputFile;
+import org.apache.iceberg.util.JsonUtil;
+
+/**
+ * What would be many calls from Python, each for one value or file of a commit.
+ *
+ * <p>Spark compiles it (Janino, its compiler of generated code), which knows no generics and no
+ * lambdas. Jackson's classes are not named: Iceberg's jar for Spark has them under other names.
+ */
+public final class CommitCalls {
+  /** A catalog; one of local files reads and writes them by {@link LocalFiles}. */
+  public Catalog open(String name, Map properties, Configuration conf) throws IOException {
+    Map given = new LinkedHashMap(properties);
+    String warehouse = String.valueOf(given.get("warehouse"));
+    if ("hadoop".equals(given.get("type"))
+        && warehouse.startsWith("/")
+        && "file".equals(new Path(warehouse).getFileSystem(conf).getUri().getScheme())
+        && !given.containsKey("io-impl")) {
+      given.put("io-impl", "tidelog.iceberg.LocalFiles");
+    }
+    Thread thread = Thread.currentThread();
+    ClassLoader before = thread.getContextClassLoader();
+    thread.setContextClassLoader(CommitCalls.class.getClassLoader());
+    try {
+      return CatalogUtil.buildIcebergCatalog(name, given, conf);
+    } finally {
+      thread.setContextClassLoader(before);
+    }
+  }
+
+  /** The parts of a table's metadata that a batch needs, as JSON. */
+  public String describe(TableMetadata base) throws IOException {
+    Map found = new LinkedHashMap();
+    SnapshotRef main = base.ref(SnapshotRef.MAIN_BRANCH);
+    found.put("uuid", base.uuid());
+    found.put("location", base.location());
+    found.put("format", Integer.valueOf(base.formatVersion()));
+    found.put("schema", Integer.valueOf(base.currentSchemaId()));
+    found.put("spec", Integer.valueOf(base.defaultSpecId()));
+    found.put("head", main == null ? null : Long.valueOf(main.snapshotId()));
+    found.put("summary", main == null ? null : base.snapshot(main.snapshotId()).summary());
+    found.put("branches", new ArrayList(base.refs().keySet()));
+    found.put("properties", base.properties());
+    return JsonUtil.mapper().writeValueAsString(found);
+  }
+
+  /** Adds and removes files: four lists of their JSON. */
+  public void change(RowDelta operation, String files, Map specs) throws IOException {
+    List[] parts = parsed(files, specs);
+    for (Object each : parts[0]) operation.addRows((DataFile) each);
+    for (Object each : parts[1]) operation.removeRows((DataFile) each);
+    for (Object each : parts[2]) operation.addDeletes((DeleteFile) each);
+    for (Object each : parts[3]) operation.removeDeletes((DeleteFile) each);
+  }
+
+  /** The same where the rows stay as they are. */
+  public void change(RewriteFiles operation, String files, Map specs) throws IOException {
+    List[] parts = parsed(files, specs);
+    for (Object each : parts[0]) operation.addFile((DataFile) each);
+    for (Object each : parts[1]) operation.deleteFile((DataFile) each);
+    for (Object each : parts[2]) operation.addFile((DeleteFile) each);
+    for (Object each : parts[3]) operation.deleteFile((DeleteFile) each);
+  }
+
+  private static List[] parsed(String files, Map specs) throws IOException {
+    List texts = (List) JsonUtil.mapper().readValue(files, List.class);
+    List[] parts = new List[texts.size()];
+    for (int at = 0; at < parts.length; at++) {
+      parts[at] = new ArrayList();
+      for (Object text : (List) texts.get(at)) {
+        parts[at].add(ContentFileParser.fromJson(JsonUtil.mapper().readTree((String) text), specs));
+      }
+    }
+    return parts;
+  }
+
+  /** The metadata with a new snapshot, these properties, as JSON, and without these branches. */
+  public TableMetadata withSnapshot(
+      TableMetadata base, Snapshot snapshot, String properties, String retired) throws IOException {
+    TableMetadata.Builder builder = TableMetadata.buildFrom(base);
+    builder.setBranchSnapshot(snapshot, SnapshotRef.MAIN_BRANCH);
+    Map values = (Map) JsonUtil.mapper().readValue(properties, Map.class);
+    if (!values.isEmpty()) builder.setProperties(values);
+    List names = (List) JsonUtil.mapper().readValue(retired, List.class);
+    for (Object name : names) builder.removeRef((String) name);
+    return builder.build();
+  }
+}
+
+/**
+ * Files of a local path. Hadoop starts two processes for each one that it creates, which set the
+ * permissions of it and of a file of checksums.
+ */
+public final class LocalFiles extends HadoopFileIO {
+  public InputFile newInputFile(String path) {
+    return path.startsWith("/") ? Files.localInput(path) : super.newInputFile(path);
+  }
+
+  public InputFile newInputFile(String path, long length) {
+    return path.startsWith("/") ? Files.localInput(path) : super.newInputFile(path, length);
+  }
+
+  public OutputFile newOutputFile(String path) {
+    return path.startsWith("/") ? Files.localOutput(path) : super.newOutputFile(path);
+  }
+}

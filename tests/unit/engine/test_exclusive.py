@@ -119,7 +119,7 @@ def test_one_that_was_taken_for_dead_gives_and_commits_nothing_more(
     frozen = started(tmp_path, batch_size=2)
     early = frozen.poll(0.0)
     assert early is not None
-    successor = started(tmp_path, 0.2)
+    successor = started(tmp_path, 1.0)
     until(lambda: successor.poll(0.0) is not None)
     successor.commit(log.writer.next_offset)
     with pytest.raises(LeaseLostError):

@@ -202,7 +202,7 @@ def _see_appends(witness: Witness) -> None:
         witness.note(APPEND, self.epoch, called=called, offset=meta.first)
 
     def running(self: Any, stop: threading.Event) -> bool:
-        witness.note("runs", self._leader.epoch)
+        witness.note("runs", self._leadership.leader.epoch)
         return run(self, stop)
 
     writer.EventLogWriter.__init__ = beginning  # type: ignore[method-assign]

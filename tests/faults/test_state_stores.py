@@ -224,8 +224,8 @@ def test_a_writer_that_wakes_up_late_deletes_no_parts_but_its_own(zookeeper_url,
         assert late.get("a").value == "b" * 600_000
         assert len(register._parts_of("a")) == 2
 
-        def is_frozen_once(path):
-            delete(path)
+        def is_frozen_once(*arguments):
+            delete(*arguments)
             monkeypatch.undo()
             leader.put("a", "c" * 600_000, 0)
 

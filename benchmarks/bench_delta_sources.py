@@ -12,6 +12,7 @@ PostgreSQL's CPU a row is the floor of the others; of several rounds each source
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import shutil
 import tempfile
@@ -38,6 +39,7 @@ from tidelog.spark.formats import shapes
 from tidelog.spark.pipeline import LoopOptions, run_pipeline
 
 FLOOR = "postgres"
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,9 @@ def written(spark: Any, source: Source, scratch: Path) -> Reading:
     try:
         output.write(OutputBatch(log.generation, log.head_offset, source.loaded, ranges))
         with Meter() as meter:
-            run_pipeline(spark, str(source.log), [output], LoopOptions(once=True))
+            # A name of its own: an earlier one has delivered all.
+            name = f"pipeline-{next(_numbers)}"
+            run_pipeline(spark, str(source.log), [output], LoopOptions(once=True), name=name)
     finally:
         output.close()
     rows = spark.read.format("delta").load(f"{lake}/{source.table.namespace}/orders").count()

@@ -213,6 +213,7 @@ class LakeOutput(ABC, Generic[Copy]):
         self._delivered: dict[TableName, tuple[object, tuple[str, ...]]] = {}
         self._appended_before: set[TableName] | None = None
         self._followed: set[TableName] = set()  # copies that rows were written to
+        self._missing: set[TableName] = set()  # as `prepare` found
         self._ask: Callable[[Sequence[str]], None] | None = None
         self._lease: WriteLease | None = None
         self._state = state
@@ -262,10 +263,13 @@ class LakeOutput(ABC, Generic[Copy]):
         require_generation(self._log, generation, self.name)
         chosen = {t: s for t, s in schemas_now(self._log).items() if matches(self._patterns, t)}
         left_out: dict[TableName, TableLeftOutError] = {}
+        self._missing = set()
         for table, schema in chosen.items():
             try:
                 copy = self._table(table)
                 exists = copy.exists()
+                if not exists:
+                    self._missing.add(table)
                 if exists:
                     copy.choose_layout(keyless=copy.holds_keyless())
                 if schema.match_key:
@@ -356,9 +360,7 @@ class LakeOutput(ABC, Generic[Copy]):
         dropped = [
             schema
             for table, schema in schemas_now(self._log).items()
-            if str(table) in wanted
-            and matches(self._patterns, table)
-            and not self._table(table).exists()
+            if table in self._missing and str(table) in wanted and not self._table(table).exists()
         ]
         if not dropped:
             return

@@ -51,7 +51,7 @@ from tidelog.spark import spark_session
 from tidelog.spark.datasource.partitions import end_of_batch
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.executor_jobs import run_on_executors
-from tidelog.spark.pipeline import MAX_BATCH_BYTES
+from tidelog.spark.output_loop import MAX_BATCH_BYTES
 
 SIZES = {
     "rows": ((1_000, 4_000), (100_000, 1_000_000), (100_000, 1_000_000, 5_000_000, 20_000_000)),

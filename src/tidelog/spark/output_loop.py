@@ -248,13 +248,14 @@ class OutputLoop:
         """Returns the tables of which records were delivered before; all that capture captures, if
         retention has removed some of the log.
         """
-        chain, captured = self._log.chain(), self._options.captured()
+        chain = self._log.chain()
         if self.done <= chain.head:
             return set()
         parts = chain.between(chain.head, self.done)
         tables = {name for part in parts if part.next <= self.done for name in part.rows_by_table}
         if chain.head > self._log.info.start_offset:
             tables |= {str(table) for table in self._log.schemas.tables()}
+        captured = self._options.captured()
         return tables if captured is None else tables & set(captured)
 
     def _take_again_if_due(self) -> None:

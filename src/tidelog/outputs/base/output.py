@@ -145,9 +145,7 @@ class ExecutorOutput:
         """
 
     def has_table(self, table: TargetTable) -> bool:
-        """With keyed delivery, returns False if there was the destination's table, and somebody
-        dropped it.
-        """
+        """Does the destination have the table? Called at a start with keyed delivery."""
         return True
 
     def address(self, table: TargetTable) -> str | None:

@@ -268,10 +268,10 @@ class LakeOutput(ABC, Generic[Copy]):
             try:
                 copy = self._table(table)
                 exists = copy.exists()
-                if not exists:
-                    self._missing.add(table)
                 if exists:
                     copy.choose_layout(keyless=copy.holds_keyless())
+                else:
+                    self._missing.add(table)
                 if schema.match_key:
                     target = self._target(schema, copy, exists)
                     self._check_layout(copy, target, exists=exists)

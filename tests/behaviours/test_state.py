@@ -186,7 +186,7 @@ def test_an_earlier_leader_changes_nothing_that_a_later_one_has_read(request, tm
     state.close()
 
 
-@pytest.mark.parametrize("name", sorted({"postgres", "zookeeper"} & STORES.keys()))
+@pytest.mark.parametrize("name", ["postgresql", "zookeeper"])
 def test_a_deletion_that_arrives_late_deletes_nothing(request, tmp_path, monkeypatch, name):
     """Its leader is frozen after it has checked that no later one has read the document."""
     backend, url = any_store(name, request, tmp_path)

@@ -331,6 +331,13 @@ def test_a_table_without_a_key_is_no_failed_dump() -> None:
     )
 
 
+def test_a_table_that_was_renamed_to_what_is_not_captured_names_the_option() -> None:
+    moved = {"table": "a.x", "now": "b.x", "at_ms": NOW_MS, "captured": False}
+    [problem] = overview(status(renamed=[moved]), NOW_MS).problems
+    assert problem.sentence.endswith("its copies get no more changes, and b.x is not captured.")
+    assert "source.tables" in problem.remedy
+
+
 def test_the_worst_problem_is_the_verdict_and_comes_first() -> None:
     found = overview(status(refused=[REFUSED], **source(error="nothing answers")), NOW_MS)
     assert found.verdict == "The database does not answer: nothing answers"

@@ -22,7 +22,7 @@ from typing import Any
 
 from tidelog.capture.notifications import Notification, NotificationType, Notify
 from tidelog.model.schema import TableName
-from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, StateStore
+from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, StateStore, TableRenamed
 
 logger = logging.getLogger(__name__)
 
@@ -201,24 +201,44 @@ class RelationNames:
 
     def _store_renames(self, former: Mapping[str, str], captured: Collection[str]) -> None:
         """Report and store them; forget those whose former name a table has again."""
+        back = (each["table"] for each in self.renamed() if each["table"] in captured)
+        self._note_names(dict.fromkeys(back) | dict(sorted(former.items())))
+
+    def note_renamed(self, seen: TableRenamed) -> None:
+        """Report and store that a table got another name; forget it once a table has the former
+        name again.
+        """
+        now = None if seen.now is None else str(seen.now)
+        self._note_names({str(seen.table): now}, captured=seen.captured)
+
+    def _note_names(self, names: Mapping[str, str | None], *, captured: bool = True) -> None:
+        """``names``: former names, each with the table's name now; None: a table has it again."""
         known = self.renamed()
         reported = {each["table"]: each["now"] for each in known}
-        new = {old: name for old, name in former.items() if reported.get(old) != name}
-        for old, name in sorted(new.items()):
-            logger.warning(
-                "%s was renamed to %s: copies of %s get no more changes. %s is captured as a table "
-                "of its own, with copies of its own",
-                *(old, name, old, name),
-            )
+        new = {old: now for old, now in names.items() if reported.get(old) != now}
+        if not new:
+            return
+        kept = [each for each in known if each["table"] not in new][-RENAMES_KEPT:]
         now_ms = int(time.time() * 1000)
-        kept = [each for each in known if each["table"] not in {*new, *captured}][-RENAMES_KEPT:]
-        kept += [{"table": old, "now": name, "at_ms": now_ms} for old, name in sorted(new.items())]
-        if kept != known:
-            self._state.put(RENAMED_KEY, kept, None)
-            self._renamed = kept
+        outcome = (
+            "captured as a table of its own, with copies of its own"
+            if captured
+            else "not captured, since source.tables does not select it"
+        )
+        for old, now in new.items():
+            if now is not None:
+                logger.warning(
+                    "%s was renamed to %s: copies of %s stay as they are. %s is %s",
+                    *(old, now, old, now, outcome),
+                )
+                kept.append({"table": old, "now": now, "at_ms": now_ms, "captured": captured})
+        self._state.put(RENAMED_KEY, kept, None)
+        self._renamed = kept
 
     def renamed(self) -> list[dict[str, Any]]:
-        """For status: the last tables that got another name, each with it and the time."""
+        """For status: the last tables that got another name, each with it and the time, and whether
+        the new name is captured.
+        """
         if self._renamed is None:
             stored = self._state.get(RENAMED_KEY)
             self._renamed = [] if stored is None else list(stored.value)

@@ -54,6 +54,7 @@ from tidelog.ports.source import SignalSeen as SignalSeen
 from tidelog.ports.source import Snapshotter as Snapshotter
 from tidelog.ports.source import SourceId as SourceId
 from tidelog.ports.source import SourceLoad as SourceLoad
+from tidelog.ports.source import TableRenamed as TableRenamed
 from tidelog.ports.source import TableShape as TableShape
 from tidelog.ports.source import UnsupportedReason as UnsupportedReason
 from tidelog.ports.source import UnsupportedTableSeen as UnsupportedTableSeen

@@ -438,6 +438,18 @@ class RelationNamed:
 
 
 @dataclass(frozen=True, slots=True)
+class TableRenamed:
+    """From here on, no table has the captured name ``table``: its rows go under the name ``now``.
+
+    ``captured``: they are recorded. ``now`` is None once a table has the name ``table`` again.
+    """
+
+    table: TableName
+    now: TableName | None
+    captured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogueChanged:
     """The source reports that its catalogue changed. Only a hint: any role can write it."""
 
@@ -449,6 +461,7 @@ LogEvent = (
     | SignalSeen
     | RowsUnlogged
     | RelationNamed
+    | TableRenamed
     | CatalogueChanged
     | UnsupportedTableSeen
     | IdleAt

@@ -178,6 +178,61 @@ def test_table_that_changes_places_with_its_copy(make: Make, swap: Swap, when: s
         dumped.check("public._t_old")
 
 
+@ways(BINLOG)
+def test_two_tables_that_swap_names(make: Make) -> None:
+    """Each copy is its name's; nothing is reported as renamed, for both names are in use."""
+    dumped = make(snapshot="initial", tables=("public.t", "public.u", "public.tick"))
+    for table, last in (("t", 12), ("u", 5)):
+        dumped.sql.execute(f"CREATE TABLE {table} ({PLAIN})")
+        dumped.sql.execute(f"INSERT INTO {table} {series(last, f'i, {last}')}")
+    dumped.start()
+    dumped.dumped("initial")
+    dumped.do("RENAME TABLE t TO aside.tmp, u TO t, aside.tmp TO u")
+    dumped.do(f"UPDATE t SET n = {N} WHERE id = 2", "DELETE FROM u WHERE id = 3")
+    for table, rows in (("t", 5), ("u", 11)):
+        again(dumped, f"public.{table}")
+        dumped.catch_up()
+        replayed = replay(dumped.events(f"public.{table}"))
+        assert replayed == dumped.source(table, ("id",))
+        assert len(replayed) == rows
+    assert not dumped.seen["renamed"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "now", "reported"),
+    [
+        ("RENAME TABLE t TO u", "public.u", "public.u is captured as a table of its own"),
+        ("ALTER TABLE t ADD x int, RENAME TO aside.t", "aside.t", "aside.t is not captured"),
+    ],
+)
+@ways(BINLOG)
+def test_table_that_is_renamed_for_good_is_reported(
+    make: Make, caplog: pytest.LogCaptureFixture, statement: str, now: str, reported: str
+) -> None:
+    """Until a table has its name again. PostgreSQL: test_changes_undone.py of windows."""
+    dumped = make(snapshot="initial")
+    dumped.sql.execute(f"CREATE TABLE t ({PLAIN})")
+    dumped.sql.execute("INSERT INTO t " + series(9))
+    dumped.start()
+    dumped.dumped("initial")
+    dumped.do(statement, f"UPDATE {now} SET n = {N} WHERE id = 3")
+    dumped.wait_for(lambda: dumped.seen["renamed"], "it is reported")
+    [renamed] = dumped.seen["renamed"]
+    assert (renamed["table"], renamed["now"]) == ("public.t", now)
+    assert f"public.t was renamed to {now}: copies of public.t stay as they are" in caplog.text
+    assert reported in caplog.text
+    dumped.catch_up()
+    assert {e.row["n"] for e in dumped.events("public.t") if e.row} == {"1"}, "under another name"
+    assert (now in {e.table for e in dumped.events()}) == renamed["captured"]
+    if renamed["captured"]:
+        again(dumped, now, times=1)
+        assert replay(dumped.events(now)) == dumped.source(now, ("id",))
+    dumped.restart()
+    assert dumped.seen["renamed"] == [renamed]
+    dumped.do(f"CREATE TABLE t ({PLAIN})")
+    dumped.wait_for(lambda: not dumped.seen["renamed"], "the name is in use again")
+
+
 @pytest.mark.parametrize("tables", [("public.*",), ("public.t", "public.tick")], ids=str)
 @ways(BINLOG)
 def test_table_that_bears_another_name_for_a_while(make: Make, tables: tuple[str, ...]) -> None:

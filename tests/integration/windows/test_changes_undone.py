@@ -373,6 +373,29 @@ def test_table_that_is_renamed_for_good_leaves_nothing_behind(live: Make) -> Non
     capture.check("public.u")
 
 
+@pytest.mark.parametrize("copy", ["public.t_new", "aside.t_new"], ids=["captured", "not captured"])
+def test_table_that_changes_places_with_its_copy(live: Make, copy: str) -> None:
+    """pgroll, pg_repack and people do so. The copy of the name has what the other one held before,
+    also if that was never captured. MySQL: tests/behaviours/dumps/test_rows_without_events.py.
+    """
+    capture = captured(live(), CASES[0])
+    capture.sql.execute(f"CREATE TABLE {copy} (LIKE t INCLUDING ALL)".encode())
+    capture.sql.execute(f"INSERT INTO {copy} SELECT id + 3, n, 'w' FROM t".encode())
+    with capture.connect(autocommit=False) as application:
+        application.execute("ALTER TABLE t RENAME TO t_old")
+        if copy.startswith("aside."):
+            application.execute(f"ALTER TABLE {copy} SET SCHEMA public".encode())
+        application.execute("ALTER TABLE t_new RENAME TO t")
+        application.execute("UPDATE t SET n = 2 WHERE id = 5")
+        application.execute("UPDATE t_old SET n = 2 WHERE id = 5")
+    capture.sql.execute("DELETE FROM t WHERE id = 9")
+    agrees(capture)
+    capture.wait_for(lambda: capture.completions("public.t_old"), "the old table is a new one")
+    capture.check("public.t_old")
+    reported = {each["table"] for each in app.status(capture.config).document["renamed"]}
+    assert "public.t" not in reported, "a table has its name"
+
+
 @pytest.mark.parametrize(
     "statements",
     [

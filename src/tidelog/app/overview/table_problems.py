@@ -41,13 +41,14 @@ def table_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
         )
     for each in status.get("renamed") or ():
         if now_ms - each["at_ms"] < LEFT_OUT_S * 1000:
+            old, now = each["table"], each["now"]
+            sentence = f"{old} was renamed to {now}: its copies get no more changes"
+            remedy = f"Read the copies of {now}, and delete those of {old}."
+            if not each.get("captured", True):
+                sentence += f", and {now} is not captured"
+                remedy = f"If {now} is to be copied, select it in source.tables: it is dumped then."
             yield problem(
-                "table-renamed",
-                Severity.INFO,
-                each["table"],
-                f"{each['table']} was renamed to {each['now']}: its copies get no more changes.",
-                f"Read the copies of {each['now']}, and delete those of {each['table']}.",
-                "a-table-was-renamed",
+                "table-renamed", Severity.INFO, old, f"{sentence}.", remedy, "a-table-was-renamed"
             )
     yield from _left_out_columns(status.get("left_out_columns") or ())
     yield from _unlogged(status.get("unlogged") or (), now_ms)

@@ -53,7 +53,14 @@ from tidelog.errors import (
 )
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, SchemaSeen, StateStore
+from tidelog.ports import (
+    Catalogue,
+    RelationNamed,
+    RowsUnlogged,
+    SchemaSeen,
+    StateStore,
+    TableRenamed,
+)
 
 # Failed dumps. Pure.
 
@@ -318,6 +325,10 @@ class AutomaticDumps:
         """Note the tables that were written to under another name; they are dumped."""
         self.on_unlogged(self._names.find_wrong_rows(named))
         self._names.store_name(named)
+
+    def on_renamed(self, seen: TableRenamed) -> None:
+        """Note for status that a table got another name, or that its name is in use again."""
+        self._names.note_renamed(seen)
 
     # ------------------------------------------------------------ maintenance
 

@@ -42,6 +42,7 @@ from tidelog.ports import (
     RowsUnlogged,
     SchemaSeen,
     SignalSeen,
+    TableRenamed,
     UnsupportedTableSeen,
     WatermarkSeen,
 )
@@ -137,7 +138,7 @@ class LogListener(Protocol):
 
     def on_unlogged(self, seen: Sequence[RowsUnlogged]) -> None: ...
 
-    def on_catalogue(self, seen: RelationNamed | CatalogueChanged) -> None: ...
+    def on_catalogue(self, seen: RelationNamed | TableRenamed | CatalogueChanged) -> None: ...
 
     def on_unsupported(self, seen: UnsupportedTableSeen) -> None: ...
 
@@ -290,7 +291,7 @@ class CaptureEngine:
             with self._lock:
                 self._windows.on_schema(event.schema)
             self._listener.on_schema(event)
-        elif isinstance(event, (RelationNamed, CatalogueChanged)):
+        elif isinstance(event, (RelationNamed, TableRenamed, CatalogueChanged)):
             self._listener.on_catalogue(event)
         elif isinstance(event, UnsupportedTableSeen):
             self._listener.on_unsupported(event)

@@ -46,6 +46,7 @@ from tidelog.ports import (
     RelationNamed,
     RowsUnlogged,
     SchemaSeen,
+    TableRenamed,
     UnsupportedTableSeen,
 )
 
@@ -304,10 +305,12 @@ class CaptureSession:
         """Called by the engine, on its thread."""
         self._automatic.on_unlogged(seen)
 
-    def on_catalogue(self, seen: RelationNamed | CatalogueChanged) -> None:
+    def on_catalogue(self, seen: RelationNamed | TableRenamed | CatalogueChanged) -> None:
         """Called by the engine, on its thread."""
         if isinstance(seen, RelationNamed):
             self._automatic.on_relation(seen)
+        elif isinstance(seen, TableRenamed):
+            self._automatic.on_renamed(seen)
         else:
             self._poll_soon.set()
 

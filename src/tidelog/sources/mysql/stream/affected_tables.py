@@ -32,6 +32,7 @@ from tidelog.ports import (
     RowsUnlogged,
     SchemaRegistry,
     SchemaSeen,
+    TableRenamed,
     UnsupportedReason,
     UnsupportedTableSeen,
 )
@@ -454,6 +455,26 @@ class LogStatements:
             reason = self._unlogged(effect, seen.position)
             if reason is not None and not seen.durable:
                 yield RowsUnlogged(table, reason, seen.position)
+        yield from self._renamed(statement)
+
+    def _renamed(self, statement: Statement) -> Iterator[TableRenamed]:
+        """The captured names that the statement took from their tables, or gave to others."""
+        former: dict[TableName, TableName] = {}  # new name → name before the statement
+        old, there = None, set[TableName]()
+        for effect in statement.effects:
+            table, kind = effect.table, effect.effect
+            if kind is Effect.RENAMED_AWAY:
+                old = former.pop(table, table)
+            elif kind is Effect.RENAMED_HERE and old is not None:
+                former[table] = old
+            elif kind in (Effect.CREATED, Effect.CREATED_IF_MISSING, Effect.REPLACED):
+                there.add(table)
+        for table in there | former.keys():
+            if table in self._captured:
+                yield TableRenamed(table, None)
+        for now, table in former.items():
+            if table in self._captured and table not in former:
+                yield TableRenamed(table, now, now in self._captured)
 
     def _unlogged(self, effect: TableEffect, position: int) -> str | None:
         """Why the table's rows may have changed without row events."""

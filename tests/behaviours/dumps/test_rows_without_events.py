@@ -6,6 +6,7 @@ PostgreSQL's ways are in tests/integration/windows/test_rows_without_events.py.
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.sources_mysql import MySqlSource
 from tests.behaviours.dumps.test_schema_changes import at_rest, gives_the_table, in_the_middle
 from tests.behaviours.dumps.ways import BINLOG, Way, only, ways
-from tests.integration.windows.live import replay
+from tests.integration.windows.live import PATIENCE_S, at, crash, replay
 
 from tidelog.errors import PreflightError
 
@@ -254,6 +255,36 @@ def test_table_that_bears_another_name_for_a_while(make: Make, tables: tuple[str
     again(dumped)
     gives_the_table(dumped, ("id",))
     assert replay(dumped.events("public.t")).keys() == dumped.source("t", ("id",)).keys()
+
+
+@pytest.mark.parametrize("point", ["unlogged.due", "unlogged.requested", "chunk.after_read"])
+@ways(BINLOG)
+def test_statement_is_made_good_although_capture_dies_before_its_dump_is_read(
+    make: Make, point: str
+) -> None:
+    """The log is durable past it by then, so that it is not read again."""
+    dumped = make(snapshot="initial", tables=("public.t", "public.tick"))
+    dumped.sql.execute(f"CREATE TABLE t ({PLAIN})")
+    dumped.sql.execute("INSERT INTO t " + series(9))
+    dumped.start()
+    dumped.dumped("initial")
+    dies = threading.Event()
+
+    def die() -> None:
+        dies.wait(PATIENCE_S)
+        crash()
+
+    with at(point, die), dumped.connect() as session:
+        session.execute("SET SESSION binlog_format = 'STATEMENT'")
+        session.execute("DELETE FROM t WHERE id = 3")
+        session.commit()
+        dumped.catch_up()
+        dies.set()
+        dumped.crashes()
+    assert len(replay(dumped.events("public.t"))) == 9
+    dumped.start()
+    again(dumped)
+    assert replay(dumped.events("public.t")) == dumped.source("t", ("id",))
 
 
 @ways(only("mariadb", EVERY_BINLOG))

@@ -61,6 +61,7 @@ from tidelog.ports import (
     StateStore,
     TableRenamed,
 )
+from tidelog.system import failpoints
 
 # Failed dumps. Pure.
 
@@ -366,7 +367,9 @@ class AutomaticDumps:
                 if self.watch.is_new(table):
                     self._forget_unlogged(name, [reason, xid])
                 continue
+            failpoints.hit("unlogged.due")
             if self._covers(table, xid) or self._dump_if_settled(table, reason):
+                failpoints.hit("unlogged.requested")
                 self._forget_unlogged(name, [reason, xid])
 
     def _resting(self) -> set[str]:

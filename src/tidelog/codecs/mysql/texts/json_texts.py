@@ -281,6 +281,7 @@ _FIXED_DIGITS = 15  # MAX_DECPT_FOR_F_FORMAT of strings/dtoa.cc
 _REPLACE, _INSERT, _REMOVE = 0, 1, 2
 _STEP = re.compile(rb'\.("(?:[^"\\]|\\.)*"|[^.\[]+)|\[(\d+)\]', re.DOTALL)
 _BASE64_LINE = 76
+_DECIMAL_DIGITS = 81  # of the buffer of my_decimal; a document may name more than DECIMAL's 65
 
 Tree = dict[bytes, "Tree"] | list["Tree"] | bytes
 """A document: objects by key, arrays, scalars as text."""
@@ -434,7 +435,7 @@ def _opaque(kind: int, value: bytes) -> bytes:
 
 def _decimal(value: bytes) -> bytes:
     precision, scale = value[0], value[1]
-    if not 0 < precision <= 65 or scale > precision:
+    if not 0 < precision <= _DECIMAL_DIGITS or scale > precision:
         raise MalformedJsonError
     buffer = np.zeros(len(value) + 160, dtype=np.uint8)
     buffer[: len(value)] = list(value)

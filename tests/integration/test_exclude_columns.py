@@ -314,6 +314,38 @@ def test_a_column_of_the_key_is_refused_and_one_that_becomes_one_costs_only_its_
 
 
 @pytest.mark.parametrize(
+    "source", ["mysql", pytest.param("mariadb", marks=pytest.mark.thorough)], indirect=True
+)
+def test_rights_to_the_captured_columns_are_enough(
+    source: Source, request: pytest.FixtureRequest
+) -> None:
+    """With one that shows the others. PostgreSQL's LOCK TABLE asks for the whole table."""
+    server = request.getfixturevalue(f"{source.kind}_server")
+    name = source.namespace
+    source.excluded = [f"{name}.*.ssn"]
+    source.options |= {"tables": [f"{name}.full_rows"], "watermarks": "gtid"}
+    source.execute("CREATE USER 'few'@'%' IDENTIFIED BY 'few'")
+    try:
+        source.execute("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'few'@'%'")
+        source.execute("GRANT SELECT (a, id, name) ON full_rows TO 'few'@'%'")
+        source.url = server.dsn(user="few", password="few")
+        refused = source("check", code=2)
+        assert "the account has rights to single columns of it" in refused
+        source.execute(f"GRANT REFERENCES ON `{name}`.`full_rows` TO 'few'@'%'")
+        source("check")
+        source.execute(f"INSERT INTO full_rows VALUES ('a', 1, '{SECRET}', 'dumped')")
+        with source.capture():
+            source.wait_for("full_rows", "dumped")
+            source.execute(f"INSERT INTO full_rows VALUES ('a', 2, '{SECRET}', 'logged')")
+            source.wait_for("full_rows", "logged")
+        assert SECRET.encode() not in source.written()
+        source.excluded = []
+        assert "denied" in source("check", code=2)
+    finally:
+        source.execute("DROP USER 'few'@'%'")
+
+
+@pytest.mark.parametrize(
     "source", ["postgres", pytest.param("mariadb", marks=pytest.mark.thorough)], indirect=True
 )
 def test_a_column_that_is_no_longer_excluded_is_read_with_its_table(source: Source) -> None:

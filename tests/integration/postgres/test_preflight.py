@@ -188,6 +188,23 @@ def test_partitions_are_to_be_readable_where_a_table_without_a_key_is_read_by_th
     postgres.execute("DROP ROLE poor")
 
 
+def test_rights_to_columns_are_not_enough_and_check_says_why(postgres: PostgresServer) -> None:
+    """What it says is PostgreSQL's way."""
+    postgres.create_database("rights")
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY, secret text)", "rights")
+    postgres.execute("CREATE ROLE poor LOGIN; GRANT SELECT (id) ON t TO poor", "rights")
+    dsn = postgres.dsn("rights", user="poor")
+    found = faults(preflight(dsn, exclude_columns=["public.t.secret"]).check())["table public.t"]
+    with psycopg.connect(dsn) as poor:
+        poor.execute("SELECT id FROM t")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            poor.execute("LOCK TABLE t IN ACCESS SHARE MODE")
+    postgres.drop_database("rights")
+    postgres.execute("DROP ROLE poor")
+    assert "Rights to single columns are not enough" in found.message
+    assert found.fix == 'GRANT SELECT ON "public"."t" TO "poor";'
+
+
 def test_no_membership_of_a_superuser_is_proposed(postgres: PostgresServer) -> None:
     postgres.create_database("rights")
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", "rights")

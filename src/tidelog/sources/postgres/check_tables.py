@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -94,7 +94,7 @@ WITH RECURSIVE tree AS (
   JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
   WHERE tree.parts AND tree.relkind = 'p'
 )
-SELECT n.nspname, c.relname
+SELECT n.nspname, c.relname, has_any_column_privilege(c.oid, 'SELECT')
 FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE NOT has_table_privilege(c.oid, 'SELECT')
@@ -221,29 +221,38 @@ def _schemas(connection: Connection, names: Iterable[str]) -> Iterator[Finding]:
 
 def _unreadable(
     connection: Connection, captured: Sequence[PublishedTable], keyed: Sequence[int]
-) -> list[TableName]:
-    """Return the tables that the role may not read. Those without a key are read partition by
-    partition, so partitions count as tables there.
+) -> dict[TableName, bool]:
+    """Return the tables that the role may not read, and whether it may read some of their columns.
+    Those without a key are read partition by partition, so partitions count as tables there.
 
     ``keyed``: the oids of those that have a key in the configuration.
     """
     oids = [table.relation_id for table in captured]
     rows = connection.execute(_UNREADABLE.encode(), (list(keyed), oids)).fetchall()
-    return [TableName(namespace, name) for namespace, name in rows]
+    return {TableName(namespace, name): in_part for namespace, name, in_part in rows}
 
 
-def _select_findings(connection: Connection, tables: Sequence[TableName]) -> Iterator[Finding]:
+# LOCK TABLE, in the server's lockcmds.c.
+_IN_PART = (
+    ". Rights to single columns are not enough: a dump locks its table against DDL, for which "
+    "PostgreSQL asks for SELECT on the table"
+)
+
+
+def _select_findings(connection: Connection, found: Mapping[TableName, bool]) -> Iterator[Finding]:
+    tables = list(found)
     if not tables:
         return
     quoted = ", ".join(quote_ident(table.namespace, table.name) for table in tables)
     fix = f"GRANT SELECT ON {quoted} TO {quote_ident(connection.info.user)};"
+    why = _IN_PART if any(found.values()) else ""
     if len(tables) == 1:
-        text = "it can't be read, so it can't be dumped"
+        text = f"it can't be read, so it can't be dumped{why}"
         yield Finding(f"table {tables[0]}", "error", text, fix, SUPERUSER)
         return
     named = ", ".join(str(table) for table in tables[:SHOWN])
     more = f" and {len(tables) - SHOWN:,} more" if len(tables) > SHOWN else ""
-    text = f"{len(tables):,} tables can't be read, so they can't be dumped: {named}{more}"
+    text = f"{len(tables):,} tables can't be read, so they can't be dumped: {named}{more}{why}"
     yield Finding("rights", "error", text, fix, SUPERUSER)
 
 

@@ -42,6 +42,11 @@ _UNIQUE = (
     "FROM information_schema.statistics WHERE non_unique = 0 AND table_schema NOT IN %s "
     "ORDER BY seq_in_index"
 )
+_COLUMNS = (
+    "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
+)
+_SHOW_COLUMNS = ("SELECT", "INSERT", "UPDATE", "REFERENCES")
+"""On a table, each shows all of its columns; on single columns, these alone."""
 _DATES = (
     "SELECT table_schema, table_name, column_name FROM information_schema.columns "
     "WHERE data_type IN ('date', 'datetime', 'timestamp') AND table_schema NOT IN %s "
@@ -141,15 +146,7 @@ def _hidden_columns(context: CheckContext, table: TableName) -> Iterator[Finding
 def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
     name = f"table {table.name}"
     quoted = quote_name(table.name.namespace, table.name.name)
-    try:
-        context.connection.rows(f"SELECT * FROM {quoted} LIMIT 0")  # noqa: S608 - quoted
-    except pymysql.MySQLError as error:
-        grants = Grants.of(context.connection)
-        fix = grants.statement(["SELECT"], table.name.namespace, table.name.name)
-        reason = server_message(number_of(error), str(error.args[-1]))
-        denied = number_of(error) in (1142, 1143)
-        fix = fix if denied else ""
-        yield Finding(name, "error", f"can't be read: {reason}", fix, ADMINISTRATOR)
+    yield from _unreadable(context, table.name)
     if table.engine not in TRANSACTIONAL:
         text = (
             f"its engine {table.engine} has no transactions: a dump during writes may have rows "
@@ -191,6 +188,42 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
             "its dump is refused then"
         )
         yield Finding(name, "warning", text, f"make {listed} NOT NULL")
+
+
+def _unreadable(context: CheckContext, table: TableName) -> Iterator[Finding]:
+    """Check that the account may read the columns that are captured, and sees the others, which the
+    log's rows have too.
+    """
+    place = (table.namespace, table.name)
+    error = _read_error(context, table, "*")
+    if error is None:
+        return
+    found = [str(name) for (name,) in context.connection.rows(_COLUMNS, place)]
+    captured = [name for name in found if not _excluded(context, table, [name])]
+    grants = Grants.of(context.connection)
+    error = _read_error(context, table, ", ".join(map(quote_name, captured)) or "*")
+    if error is not None:
+        denied = number_of(error) in (1142, 1143)
+        text = f"can't be read: {server_message(number_of(error), str(error.args[-1]))}"
+        fix = grants.statement(["SELECT"], *place) if denied else ""
+        yield Finding(f"table {table}", "error", text, fix, ADMINISTRATOR)
+    elif grants.missing(_SHOW_COLUMNS, *place) == list(_SHOW_COLUMNS):
+        text = (
+            "the account has rights to single columns of it, so it may not see the others, and "
+            "can't decode the log's rows"
+        )
+        fix = grants.statement(["REFERENCES"], *place) + "  -- shows all columns, not their values"
+        yield Finding(f"table {table}", "error", text, fix, ADMINISTRATOR)
+
+
+def _read_error(context: CheckContext, table: TableName, columns: str) -> pymysql.MySQLError | None:
+    """The server's error for a SELECT of these columns, without rows; None if it runs."""
+    quoted = quote_name(table.namespace, table.name)
+    try:
+        context.connection.rows(f"SELECT {columns} FROM {quoted} LIMIT 0")  # noqa: S608 - quoted
+    except pymysql.MySQLError as error:
+        return error
+    return None
 
 
 def _excluded(context: CheckContext, table: TableName, columns: Iterable[str]) -> bool:

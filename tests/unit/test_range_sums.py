@@ -61,12 +61,12 @@ def a_row(number: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 128, 1000])
-def test_numbers_are_the_first_60_bits_of_md5(size: int) -> None:
+def test_numbers_are_the_first_60_bits_of_sha_256(size: int) -> None:
     text = random.Random(size).randbytes(size)
     rows, upper, lower = (np.zeros(2, np.int64) for _ in range(3))
     starts, places = np.array([0, size, size]), np.array([1, 0])
     add_up(np.frombuffer(text or b"-", np.uint8), starts, places, rows, upper, lower)
-    expected = [int(hashlib.md5(each).hexdigest()[:15], 16) for each in (b"", text)]
+    expected = [int(hashlib.sha256(each).hexdigest()[:15], 16) for each in (b"", text)]
     found = [(int(u) << HALF_BITS) + int(low) for u, low in zip(upper, lower, strict=True)]
     assert found == expected
     assert rows.tolist() == [1, 1]

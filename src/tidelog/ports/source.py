@@ -257,7 +257,7 @@ class BlockingReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The digest of a set of rows: their number, and the sum of 60 bits of each row's MD5."""
+    """The digest of a set of rows: their number, and the sum of 60 bits of each row's SHA-256."""
 
     rows: int
     total: int
@@ -266,9 +266,9 @@ class Digest:
 class DigestReader(Protocol):
     """Computes digests of rows inside the source, so that no row travels. Used by one thread.
 
-    A row's number is the first 15 hexadecimal digits of the MD5 of its text in UTF-8: the texts of
-    its columns in order, each followed by a comma; ``~`` for NULL. The text of a column depends on
-    its logical type:
+    A row's number is the first 15 hexadecimal digits of the SHA-256 of its text in UTF-8: the texts
+    of its columns in order, each followed by a comma; ``~`` for NULL. The text of a column depends
+    on its logical type:
 
     * ``bool``: ``true``, ``false``; integers and decimals: digits, with all of the scale's
     * ``float32``, ``float64``: the IEEE 754 bits as a signed integer, of NaN the canonical ones

@@ -196,7 +196,7 @@ class MySqlDigests:
         chosen = [schema.columns[schema.column_index(name)] for name in columns]
         keys = {*schema.key, *schema.match_key}
         text = ", ',', ".join(column_text(column, column.name in keys) for column in chosen)
-        row_hash = f"CONV(LEFT(MD5(CONCAT({text}, ',')), 15), 16, 10)"
+        row_hash = f"CONV(LEFT(SHA2(CONCAT({text}, ','), 256), 15), 16, 10)"
         with chunk_errors(f"computing a digest of {request.table}"):
             connection = self._get_connection()
             try:

@@ -192,9 +192,10 @@ class PostgresDigests:
         with chunk_errors(f"computing a digest of {request.table}"):
             connection = self._get_connection()
             sql = self._sql_of(connection, request.table, schema)
+            row_hash = f"substr(encode(sha256(convert_to({text}, 'UTF8')), 'hex'), 1, 15)"
             query = (
                 "SELECT count(*), coalesce(sum(('x' || h)::bit(60)::bigint), 0)::text FROM ("  # noqa: S608 - quoted
-                f"{sql.digests(f'substr(md5({text}), 1, 15)', request.after, request.upto)}) AS s"
+                f"{sql.digests(row_hash, request.after, request.upto)}) AS s"
             )
             row = connection.execute(query.encode()).fetchone()
         assert row is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time as clock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
@@ -17,7 +18,7 @@ import pytest
 from pyiceberg.table import StaticTable
 from tests.integration.event_messages import wait_for
 from tests.integration.spark.test_unreal_keys import writing
-from tests.support.delta_readers import by_delta_rs, by_duckdb, rows_of
+from tests.support.delta_readers import by_delta_rs, by_duckdb, by_spark, rows_of
 from tests.support.iceberg_readers import by_pyiceberg
 
 import tidelog
@@ -146,6 +147,20 @@ def capture(database: str, directory: Path, outputs: str) -> Iterator[tuple[Any,
             yield sql, config
 
 
+def wait_for_dumps(config: Config, table: str, number: int) -> None:
+    """Wait until so many dumps of the table are complete."""
+    deadline = clock.monotonic() + 60
+    while True:
+        dumps = app.status(config).document.get("dumps", ())
+        tables = [
+            each for dump in dumps if dump["status"] == "completed" for each in dump["tables"]
+        ]
+        if [each["table"] for each in tables].count(table) >= number:
+            return
+        assert clock.monotonic() < deadline, dumps
+        clock.sleep(0.1)
+
+
 def insert(sql: Any, key: int) -> None:
     sql.execute(f"INSERT INTO t VALUES ({key}, {', '.join(value for _, value, _ in CASES)})")
 
@@ -234,6 +249,40 @@ def test_readers_find_arrays_and_exact_numbers(spark: Any, database: str, tmp_pa
     assert kinds[CLOCK] == "time(6)"
     times = native.where("op = 'r'").select(f"after.{CLOCK}", f"after.{NESTED}").collect()
     assert [tuple(row) for row in times] == [(time(12, 30, 0, 250_000), [[1, None], [3, 4]])]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("names", ["plain", "exact"])
+def test_a_composites_new_attribute_is_a_new_member_of_the_struct(
+    spark: Any, database: str, tmp_path: Path, names: str
+) -> None:
+    """In a copy and in a table of history. Older files: tests/unit/lake/test_grown_structs.py."""
+    place, column = f"{tmp_path}/lake/public/places", '"at b"' if names == "exact" else "at"
+    options = f"kind: delta, types: {{composites: struct}}, names: {names}, tables: [public.places]"
+    outputs = (
+        f"[{{{options}, name: lake, path: {tmp_path}/lake}}, "
+        f"{{{options}, name: all, path: {tmp_path}/all, holds: {{public.*: history}}}}]"
+    )
+    with capture(database, tmp_path, outputs) as (sql, config):
+        sql.execute(f"CREATE TABLE places (id int PRIMARY KEY, n int, {column} place)")
+        for key in (1, 2, 3):
+            row = f"ROW('street {key}', 1, NULL, NULL)::place"
+            sql.execute(f"INSERT INTO places VALUES ({key}, 1, {row})")
+        wait_for_dumps(config, "public.places", 1)
+        assert run_once(spark, config) == ""
+        sql.execute("ALTER TYPE place ADD ATTRIBUTE floor int")
+        sql.execute("INSERT INTO places VALUES (4, 1, ROW('four', 1, NULL, NULL, 4)::place)")
+        sql.execute("UPDATE places SET n = 2 WHERE id = 1")
+        sql.execute(f"UPDATE places SET {column}.floor = 7 WHERE id = 2")
+        wait_for_dumps(config, "public.places", 2)
+        assert run_once(spark, config) == ""
+        with writing(config, spark):
+            report = app.verify(config).to_dict()
+    assert report["equal"], report
+    for reader in (by_delta_rs, by_duckdb, lambda where: by_spark(spark, where)):
+        found = {row["id"]: row[column.strip('"')] for row in rows_of(reader(place))}
+        assert {key: at["floor"] for key, at in found.items()} == {1: None, 2: 7, 3: None, 4: 4}
+        assert found[3]["street"] == "street 3"
 
 
 def test_a_value_that_does_not_fit_leaves_out_its_table_alone(

@@ -51,6 +51,7 @@ class CopyColumns:
         dropped: the columns that the source had dropped at the last check.
         wider: by type, the types that fit all its values and that the product can widen it to.
         rescales: whether the product can also widen a decimal's scale.
+        grows: whether a struct can get new members at its end, null in all rows.
     """
 
     location: str
@@ -59,6 +60,12 @@ class CopyColumns:
     dropped: Sequence[str]
     wider: Wider
     rescales: bool = True
+    grows: bool = False
+
+    def can_become(self, have: str, want: str) -> bool:
+        """Can a column of the type ``have`` be changed to ``want`` in place?"""
+        grown = self.grows and have.startswith("struct<") and want.startswith(f"{have[:-1]},")
+        return grown or holds(want, have, self.wider, rescales=self.rescales)
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ def plan_columns(
         have = copy.types[folded[name.lower()]]
         if have == want or holds(have, want, copy.wider):
             continue
-        if holds(want, have, copy.wider, rescales=copy.rescales):
+        if copy.can_become(have, want):
             widened[name] = want
         else:
             stuck[name] = have
@@ -272,5 +279,10 @@ def _differences(
         found = by_name.get(field.name.lower())
         if found is None:
             yield ColumnEdit(StructField(field.name, field.dataType), within)
-        elif found.dataType != field.dataType:
+        elif found.dataType == field.dataType:
+            continue
+        elif isinstance(found.dataType, StructType) and isinstance(field.dataType, StructType):
+            new = field.dataType.fields[len(found.dataType.fields) :]
+            yield from (ColumnEdit(member, found.name) for member in new)
+        else:
             yield ColumnEdit(StructField(found.name, field.dataType), within, widens=True)

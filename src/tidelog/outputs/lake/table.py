@@ -109,6 +109,7 @@ class LakeTable(ABC):
     product: ClassVar[str]  # the table format, for messages
     wider: ClassVar[Wider]  # types that it can widen in place
     rescales: ClassVar[bool] = True  # decimals, too, to a larger scale
+    grows: ClassVar[bool] = False  # structs, by new members; not in a table of changes
 
     def __init__(
         self, location: str, layout: LakeLayout, keyless_layout: LakeLayout | None = None
@@ -257,7 +258,10 @@ class LakeTable(ABC):
         wanted = {name: self.sql_type(field) for name, field in fields.items()}
         current, types = self.column_types(), self.row_types()
         dropped = json.loads(self.property(DROPPED_PROPERTY) or "[]")
-        copy = CopyColumns(self.location, self.product, types, dropped, self.wider, self.rescales)
+        grows = self.grows and self.layout.holds != "changes"
+        copy = CopyColumns(
+            self.location, self.product, types, dropped, self.wider, self.rescales, grows
+        )
         columns = plan_columns(copy, target, wanted, policy)
         deleted = self.layout.deleted
         if deleted and deleted.lower() not in {name.lower() for name in current}:

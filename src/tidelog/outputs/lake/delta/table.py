@@ -191,6 +191,7 @@ class DeltaTable(SettledTable):
 
     product = "Delta"
     # Changes that Delta's type widening can make in place (delta.io, "Type widening").
+    grows = True
     wider: ClassVar[Wider] = {
         "smallint": ("int", "bigint", "double"),
         "int": ("bigint", "double"),
@@ -323,11 +324,11 @@ class DeltaTable(SettledTable):
             if needs_mapping(renamed(each.field, names).name for each in found if not each.widens):
                 table = table.with_column_mapping()
             for each in found:
-                field = renamed(each.field, names)
+                field, within = renamed(each.field, names), names.get(each.within, each.within)
                 if each.widens:
-                    table = table.with_type(field.name, field.dataType, within=each.within)
+                    table = table.with_type(field.name, field.dataType, within=within)
                 else:
-                    table = table.with_columns([field], within=each.within)
+                    table = table.with_columns([field], within=within)
             if self.layout.clusters and not self.layout.partitions:
                 table = table.with_clusters([names.get(n, n) for n in self.layout.clusters])
             return table

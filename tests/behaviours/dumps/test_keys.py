@@ -10,6 +10,8 @@ from tests.behaviours.dumps.sources import N, series, values
 from tests.behaviours.dumps.ways import STRATEGIES, TWO, Way, only, ways
 from tests.integration.windows.live import replay
 
+from tidelog import app
+
 pytestmark = pytest.mark.integration
 
 
@@ -221,6 +223,45 @@ def test_surrogate_key_with_nulls(make: Make) -> None:
         dumped.dumped(dump)
     dumped.check(key=("a", "b"))
     assert len(dumped.source("t", ("a", "b"))) == 12
+
+
+@ways(TWO)
+def test_lines_that_check_proposes_give_a_table_its_key(make: Make) -> None:
+    """Those of a unique index whose columns are never NULL: `source.keys`, and PostgreSQL's replica
+    identity, without which its updates are not logged. The key of rows changes too.
+    """
+    dumped = make(snapshot="initial")
+    dumped.sql.execute(
+        "CREATE TABLE t (code varchar(9) NOT NULL, part int NOT NULL, n bigint NOT NULL)"
+    )
+    dumped.sql.execute("ALTER TABLE t ADD CONSTRAINT by_code UNIQUE (code, part)")
+    dumped.sql.execute("INSERT INTO t " + series(20, "concat('c', i % 7), i, 1"))
+    dumped.start()
+    dumped.stop()
+    fixes = [each.fix for each in app.check(dumped.config) if each.check == "table public.t"]
+    lines = [line for fix in fixes for line in fix.splitlines()]
+    (proposed,) = [line for line in lines if "set source.keys: " in line]
+    dumped.source_lines = f"keys: {proposed.partition('set source.keys: ')[2]}"
+    for line in lines:
+        if line.startswith("ALTER TABLE"):
+            dumped.sql.execute(line)
+    before = len(dumped.completions())
+    dumped.note("t", ("code", "part"))
+    dumped.start()
+    dumped.wait_for(lambda: len(dumped.completions()) > before, "it is dumped by its key")
+    dumped.do(f"UPDATE t SET n = {N} WHERE part < 5", "DELETE FROM t WHERE part = 6")
+    dumped.do(f"UPDATE t SET code = 'moved', n = {N} WHERE part IN (7, 8)")
+    dumped.do(f"INSERT INTO t VALUES ('c6', 6, {N})")
+    with gate("chunk.after_read", hit=2) as held:
+        dump = dumped.dump()
+        dumped.reach(held)
+        dumped.do(f"UPDATE t SET part = part + 100, n = {N} WHERE part IN (1, 20)")
+        held.open()
+        dumped.dumped(dump)
+    dumped.catch_up()
+    found = replay(dumped.events("public.t"))
+    assert found == dumped.source("t", ("code", "part"))
+    assert not app.status(dumped.config).document["inserts_only"]
 
 
 def test_key_that_is_no_column_is_its_tables_trouble_alone(make: Make) -> None:

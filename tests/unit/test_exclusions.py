@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tidelog.errors import ConfigError
 from tidelog.model.patterns import (
     all_but,
     check_listed,
+    dump_command,
     excludes,
     exclusion,
     matches,
@@ -179,15 +181,20 @@ def test_odd_names_are_no_syntax_of_another_tool(text: str) -> None:
     assert check_listed(text) == text
 
 
+ODD = TableName("Ware House", "it's $HOME")
+
+
 @pytest.mark.parametrize(
     "table",
-    [TableName("p", "t"), TableName("a.b", "t"), TableName("50%", "t"), TableName("-", "T")],
+    [TableName("p", "t"), TableName("a.b", "t"), TableName("50%", "t"), TableName("-", "T"), ODD],
 )
 def test_every_table_can_be_named_by_a_pattern(table: TableName) -> None:
     for text in (pattern_of(table), f"!{pattern_of(table)}"):
         assert check_listed(text) == text
     assert matches([pattern_of(table)], table)
     assert f"'!{pattern_of(table)}' to source.tables" in exclusion(table)
+    command = shlex.split(dump_command(table))
+    assert command == ["tidelog", "dump", "CONFIG", "--table", pattern_of(table)]
 
 
 def test_lists_that_select_nothing_are_refused() -> None:

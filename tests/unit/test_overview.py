@@ -406,6 +406,10 @@ def test_tables_of_one_cause_are_one_problem() -> None:
     shown = status_text(overview(status(outputs=[output(keyless=keyless)]), NOW_MS))
     line = "public.a has no key: it is appended; so for public.b, public.c. tidelog check prints"
     assert line in shown
+    keyed = {"public.a": "public.a has a key now, and appends. For a copy, move it away"}
+    shown = status_text(overview(status(outputs=[output(keyless=keyed)]), NOW_MS))
+    assert "public.a has a key now, and appends. For a copy, move it away" in shown
+    assert "how to give a key" not in shown
 
 
 def test_tables_that_wait_for_their_first_dump_are_not_captured_whole() -> None:
@@ -514,6 +518,13 @@ def test_many_of_a_kind_are_counted_not_listed() -> None:
     assert len(written) < 50
     assert "  … 498 more problems: tidelog status --json has them" in written
     assert "  … 22 more outputs: tidelog status --json has them" in written
+
+
+def test_a_few_problems_are_all_listed() -> None:
+    refused = [{**REFUSED, "table": f"public.t{n}"} for n in range(5)]
+    written = status_text(overview(status(refused=refused), NOW_MS))
+    assert all(f"public.t{n} is not captured" in written for n in range(5))
+    assert "more problem" not in written
 
 
 def test_no_kind_of_problem_hides_another() -> None:

@@ -137,9 +137,10 @@ def output_rows(overview: Overview) -> Iterator[ScreenRow]:
             yield ScreenRow("", batches, "dim", rank=rank if output.fails else 5)
         for tables, text in by_cause(output.keyless)[:SHOWN]:
             also = f"; so for {', '.join(tables[1:])}" if len(tables) > 1 else ""
-            what = text.partition(". ")[0]
-            key = "tidelog check prints how to give a key"
-            yield ScreenRow("", f"{what}{also}. {key}", "dim", rank=5)
+            what, _, remedy = text.partition(". ")
+            if "has no key" in what:
+                remedy = "tidelog check prints how to give a key"
+            yield ScreenRow("", f"{what}{also}. {remedy}", "dim", rank=5)
     yield from _more(len(overview.outputs), "outputs")
     for engine in overview.engines[:SHOWN]:
         yield ScreenRow("engine", of_engine(engine), rank=4)
@@ -176,7 +177,9 @@ def _remedy(problem: Problem) -> Iterator[ScreenRow]:
 
 
 def few_of_each(problems: Sequence[Problem]) -> list[Problem]:
-    """Return a few problems of each kind, so that none hides another kind."""
+    """Return all problems if they are few, else a few of each kind, so that none hides another."""
+    if len(problems) <= SHOWN:
+        return list(problems)
     kinds: Counter[str] = Counter()
     few = []
     for problem in problems:

@@ -12,6 +12,7 @@ front makes an exception. docs/reference/table-patterns.md is this for users.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
@@ -147,6 +148,11 @@ def pattern_of(table: TableName) -> str:
     except ValueError:
         namespace = table.namespace.replace('"', '""')
         return f'"{namespace}".{table.name}'
+
+
+def dump_command(table: TableName) -> str:
+    """Return the command that dumps the table, as a user can paste it into a shell."""
+    return f"tidelog dump CONFIG --table {shlex.quote(pattern_of(table))}"
 
 
 def require_pattern(pattern: str) -> str:

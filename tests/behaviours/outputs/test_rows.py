@@ -321,7 +321,7 @@ def test_rows_that_a_step_can_not_take_leave_out_their_table_alone(
         output.write(batch_of(built.log, start, middle))
         told = output.left_out_tables()["public.t"]
         assert "CAST_INVALID_INPUT" in told
-        assert "tidelog dump --table public.t" in told
+        assert "tidelog dump CONFIG --table public.t" in told
         assert "secret" not in told
         built.update(table, "1", "7")
         built.insert(other, "2", "b")

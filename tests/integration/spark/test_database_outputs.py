@@ -353,7 +353,7 @@ def test_a_table_that_takes_no_rows_amid_a_run_is_left_out_until_a_dump_of_it_be
         output.take_again(asked.update)
         told = output.left_out_tables()
         assert told.keys() == {"public.t"}
-        assert "tidelog dump --table public.t" in told["public.t"]
+        assert "tidelog dump CONFIG --table public.t" in told["public.t"]
         assert [row["id"] for row in copy.rows("public.u")] == [1, 2]
         if trouble == "trigger":
             ours = isinstance(copy.place, Postgres)

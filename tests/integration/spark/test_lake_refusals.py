@@ -166,7 +166,7 @@ def test_a_table_with_a_damaged_file_is_left_out_alone_until_a_dump_of_it_begins
             told = output.left_out_tables()
             assert told.keys() == {"public.t"}
             assert file.name in told["public.t"]
-            assert "tidelog dump --table public.t" in told["public.t"]
+            assert "tidelog dump CONFIG --table public.t" in told["public.t"]
         file.write_bytes(content)
         start = built.log.latest_offset()
         first = built.dump_started("public.t").first
@@ -222,7 +222,7 @@ def test_a_damaged_file_that_only_a_rewrite_reads_leaves_its_table_out_alone(
         bring(output, built)
         told = output.left_out_tables()["public.marked"]
         assert any(file.name in told for file in damaged)
-        assert "tidelog dump --table public.marked" in told
+        assert "tidelog dump CONFIG --table public.marked" in told
     assert sorted(by_duckdb(str(place_of(lake, "public.well")))["id"].to_pylist()) == [1, 2, 3, 4]
 
 

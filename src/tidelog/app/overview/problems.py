@@ -5,7 +5,6 @@ A remedy is what a person would do next. The page is the entry of docs/failure-m
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from tidelog.capture.log_guard import (
     danger_of,
 )
 from tidelog.capture.session.start import STATUS_KEY
-from tidelog.model.patterns import pattern_of
+from tidelog.model.patterns import dump_command
 from tidelog.model.schema import TableName
 from tidelog.model.units import brief_span, counted, format_bytes
 from tidelog.ports import StateStore
@@ -107,13 +106,12 @@ def _unanswered_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Pro
 
 def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
     for each in status.get("to_repeat") or ():
-        named = shlex.quote(pattern_of(TableName.parse(each["table"])))
         yield problem(
             "dump-failed",
             Severity.WARNING,
             each["table"],
             f"The dump of {each['table']} failed: {each['failed']}",
-            f"tidelog dump CONFIG --table {named}\n"
+            f"{dump_command(TableName.parse(each['table']))}\n"
             "Once the cause is fixed. Tidelog also retries by itself, less and less often.",
             "an-automatic-dump-failed",
         )
@@ -134,7 +132,6 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
     for failed in status.get("failed") or ():
         if failed["table"] not in reported:
             keyless = failed["reason"] == NO_KEY  # which says what to do
-            named = shlex.quote(pattern_of(TableName.parse(failed["table"])))
             yield problem(
                 "dump-failed",
                 Severity.INFO if keyless else Severity.WARNING,
@@ -142,7 +139,7 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                 f"{failed['table']} is not dumped: {failed['reason']}"
                 if keyless
                 else f"The dump of {failed['table']} failed: {failed['reason']}",
-                "" if keyless else f"tidelog dump CONFIG --table {named}",
+                "" if keyless else dump_command(TableName.parse(failed["table"])),
                 "a-table-of-the-dump-cant-be-dumped",
             )
     for dump in status.get("dumps") or ():

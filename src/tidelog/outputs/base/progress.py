@@ -29,6 +29,7 @@ from tidelog.errors import (
     StateConflictError,
     TableLeftOutError,
 )
+from tidelog.model.patterns import dump_command
 from tidelog.model.schema import TableName
 from tidelog.ports import DumpCompleted, LogExtent, StateStore
 from tidelog.system.version import check_format
@@ -361,5 +362,5 @@ def check_generation(state: StateStore, generation: str, output: str) -> None:
 def _missing_rows_message(table: str) -> str:
     return (
         f"{table} was left out for a while, so rows are missing until a dump of it is done. If "
-        f"none is under way, run `tidelog dump --table {table}`"
+        f"none is under way, run `{dump_command(TableName.parse(table))}`"
     )

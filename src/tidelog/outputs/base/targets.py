@@ -27,7 +27,7 @@ from tidelog.errors import (
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import MessageSchemaStore
 from tidelog.model.option_values import ColumnTypes, StructTypes
-from tidelog.model.patterns import exclusion, matches, pattern_of
+from tidelog.model.patterns import dump_command, exclusion, matches, pattern_of
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution
 from tidelog.outputs.base.delivery import Delivery
@@ -187,7 +187,7 @@ def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOu
     """
     more = other if isinstance(error, ValueRefusedError) else ""
     return type(error)(
-        f"{str(error).rstrip('.')}{more}. Then run `tidelog dump --table {table}`, or start the "
+        f"{str(error).rstrip('.')}{more}. Then run `{dump_command(table)}`, or start the "
         "pipeline again, which requests that dump once"
     )
 

@@ -26,7 +26,7 @@ from tidelog.errors import (
 )
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.option_values import ColumnTypes
-from tidelog.model.patterns import all_but, choice, matches
+from tidelog.model.patterns import all_but, choice, dump_command, matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.progress import DROPPED, LeftOutTableStore
 from tidelog.outputs.base.ranges import (
@@ -507,7 +507,7 @@ class LakeOutput(ABC, Generic[Copy]):
             )
         return (
             f"{table} has a key now, and output {self.name} still appends its changes to "
-            f"{copy.location}. For a copy, move it away and run `tidelog dump --table {table}`"
+            f"{copy.location}. For a copy, move it away and run `{dump_command(table)}`"
         )
 
     def _check_lease(self) -> None:

@@ -27,6 +27,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
+from tidelog.model.patterns import dump_command
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
@@ -177,7 +178,7 @@ class MySqlBlockingReader:
                 f"{request.table} has no key, and its engine {storage.engine} has no snapshots: a "
                 "dump would have rows that the log has too. Run ALTER TABLE "
                 f"{quote_name(request.table.namespace, request.table.name)} ENGINE = InnoDB, then "
-                f"`tidelog dump --table {request.table}`"
+                f"`{dump_command(request.table)}`"
             )
         self._limit_time(connection, 0)
         try:

@@ -300,6 +300,19 @@ def test_names_that_outputs_can_not_hold_are_reported(
         assert each["fix"].startswith(fix)
 
 
+def test_patterns_are_checked_also_where_the_source_has_an_error(
+    tmp_path: Path, database: str, postgres: PostgresServer
+) -> None:
+    postgres.execute("CREATE TABLE t (id int)", database.rpartition("/")[2])
+    source = f"kind: postgres, url: '{database}', tables: ['public.*', 'publc.*']"
+    text = f"source: {{{source}, keys: {{public.t: [absent]}}, exclude_columns: [public.t.x]}}"
+    text += "\nlog: {path: log}\nstate: {url: 'sqlite:///state.db'}"
+    found = [each.message for each in check(parse_config(text, "test", tmp_path, {}))]
+    assert any("absent" in message for message in found)
+    assert "source.tables: no table matches 'publc.*', others do" in found
+    assert any("exclude_columns: no column of a captured" in message for message in found)
+
+
 def test_what_outputs_do_with_a_table_without_a_key_is_reported_with_the_line_that_gives_one(
     tmp_path: Path, database: str, postgres: PostgresServer
 ) -> None:

@@ -134,7 +134,7 @@ def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[CheckFin
     findings += [_check_store(config)] if on_store else []
     paths = list(check_paths(config))
     findings += paths
-    if all(finding.level != "error" for finding in findings):
+    if ("connection", "error") not in {(each.check, each.level) for each in findings}:
         findings += _check_patterns(config)
     findings += check_modes(config)
     if config.outputs:

@@ -168,6 +168,14 @@ def test_positions_and_control_records(writer, log):
     assert meta.rows_by_schema == {0: 1}
 
 
+def test_control_records_of_one_segment(writer, log):
+    meta, offsets = writer.append_controls([{"n": 1}, {"n": 2}])
+    (ref,) = log.segments(meta.first)
+    records = log.read(ref).to_pylist()
+    assert [json.loads(each["payload"])["n"] for each in records] == [1, 2]
+    assert [each["offset"] for each in records] == offsets
+
+
 def test_a_new_writer_resumes_from_the_tail(writer, place):
     writer.append_log([batch([b"a"], 10)], Resume(8, 10, 3))
     again = EventLogWriter.open(place, SOURCE, 2)

@@ -198,7 +198,7 @@ class Log:
             raise OSError
 
     def append_chunk(self, rows: Any, chunk: Any, position: int) -> Any: ...
-    def append_control(self, message: Any) -> Any: ...
+    def append_controls(self, messages: Any) -> Any: ...
     def append_position(self, resume: Resume) -> Any: ...
     def idle(self) -> None: ...
 
@@ -230,7 +230,7 @@ def test_records_are_counted_by_table_and_kind_once_they_are_durable(state: Any)
     counted.append_log([records(*kinds), records()], RESUME)
     chunk: Any = None
     counted.append_chunk(records((Kind.DUMP_ROW, 2), (Kind.DUMP_ROW, 2)), chunk, 0)
-    counted.append_control({})
+    counted.append_controls([{}])
     counted.append_position(RESUME)
     assert counted.next_offset == 7
     log.fails = True

@@ -101,7 +101,7 @@ def test_a_dump_is_asked_for_where_the_log_lacks_its_beginning(
     wanted = config(tmp_path, *([] if first else [known]), "{kind: files, path: f}")
     session.request_backfill(wanted, built.log)
     assert asked(wanted) == [("p.a",)]  # of q.b the log has a whole dump
-    assert "lacks rows of p.a: dumps of them are requested" in caplog.text
+    assert "lacks rows of p.a until their dumps, which are requested now" in caplog.text
 
 
 def test_a_source_that_is_not_to_be_dumped_is_not(

@@ -65,13 +65,40 @@ def test_change_that_failed_is_made_before_those_behind_it(state: HungState) -> 
     changes = DeferredWrites(state)
     state.fails = 1
     changes.put("a", 1)
-    changes.put("a", 2)
+    changes.put("b", 2)
     with pytest.raises(StateError):
         changes.flush()
-    assert value(state, "a") is None
+    assert value(state, "a") is value(state, "b") is None
     changes.put("b", 3)
     changes.flush()
-    assert (value(state, "a"), value(state, "b")) == (2, 3)
+    assert (value(state, "a"), value(state, "b")) == (1, 3)
+
+
+def test_a_queued_write_is_replaced_by_the_next_of_the_same_key(state: HungState) -> None:
+    changes = DeferredWrites(state)
+    changes.put("a", 1)
+    changes.put("a", 2)
+    changes.put("b", 3)
+    changes.put("a", 4)
+    changes.flush()
+    found = state.get("a")
+    assert found is not None
+    assert (found.value, found.version) == (4, 2), "written twice"
+
+
+def test_a_write_that_has_begun_is_not_replaced(state: HungState) -> None:
+    changes = DeferredWrites(state)
+    changes.put("a", 1)
+    state.asked.clear()
+    state.goes.clear()
+    first = threading.Thread(target=changes.flush)
+    first.start()
+    assert state.asked.wait(WAIT_S)
+    changes.put("a", 2)
+    state.goes.set()
+    first.join(WAIT_S)
+    changes.flush()
+    assert value(state, "a") == 2
 
 
 def test_who_asks_for_more_waits_for_nobody_and_who_flushes_waits_for_all_before(

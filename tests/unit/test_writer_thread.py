@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.engines import until
 
-from tidelog.capture.writer_thread import OutputBuffer, PositionItem, WriterThread
+from tidelog.capture.writer_thread import ControlItem, OutputBuffer, PositionItem, WriterThread
 from tidelog.errors import OutcomeUnknownError, StorageError
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.system import peer_check
@@ -44,6 +44,11 @@ class Appended:
         self._append()
         return self
 
+    def append_controls(self, messages: list[dict[str, Any]]) -> tuple[Appended, list[int]]:
+        self._append()
+        self.segments.append(len(messages))
+        return self, [10 * message["number"] for message in messages]
+
     def idle(self) -> None: ...
 
     def _append(self) -> None:
@@ -56,6 +61,7 @@ class Appended:
 class Writing:
     def __init__(self) -> None:
         self.log = Appended()
+        self.done: list[tuple[int, int]] = []
         self.log_answers = True
         self.buffer = OutputBuffer(1 << 20)
         log: Any = self.log
@@ -69,6 +75,10 @@ class Writing:
         )
         batch.behind_s = behind_s
         self.buffer.put(batch, threading.Event, time.monotonic())
+
+    def put_control(self, number: int) -> None:
+        item = ControlItem({"number": number}, lambda at: self.done.append((number, at)))
+        self.buffer.put(item, threading.Event, time.monotonic())
 
     def put_position(self) -> None:
         self.buffer.put(PositionItem(LATER), threading.Event, time.monotonic())
@@ -99,6 +109,24 @@ def test_segments_of_a_backlog_are_larger_until_it_is_caught_up_with(writing: Wr
     until(lambda: writing.log.segments == [2])
     writing.put(behind_s=3600.0)
     until(lambda: writing.log.segments == [2, 1])  # nothing else comes
+
+
+def test_control_records_that_wait_share_a_segment_and_each_gets_its_own_offset(
+    writing: Writing,
+) -> None:
+    writing.log.flows.clear()
+    writing.put_control(0)
+    assert writing.log.asked.wait(10)
+    for number in (1, 2, 3):
+        writing.put_control(number)
+    writing.put(behind_s=0.0)
+    writing.put_control(4)  # after the row
+    assert writing.done == []
+    writing.log.flows.set()
+    until(lambda: len(writing.done) == 5)
+    assert writing.log.segments == [1, 3, 1, 1]
+    assert writing.done == [(0, 0), (1, 10), (2, 20), (3, 30), (4, 40)]
+    assert writing.buffer.bytes == 0
 
 
 @pytest.mark.parametrize("item", ["rows", "position"])

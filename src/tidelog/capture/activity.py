@@ -381,8 +381,8 @@ class CountingAppender:
         self._activity.count([rows])
         return appended
 
-    def append_control(self, message: dict[str, Any]) -> Appended:
-        return self._log.append_control(message)
+    def append_controls(self, messages: Sequence[dict[str, Any]]) -> tuple[Appended, Sequence[int]]:
+        return self._log.append_controls(messages)
 
     def append_position(self, resume: Resume) -> Appended:
         return self._log.append_position(self._located(resume))

@@ -432,23 +432,31 @@ class DeferredWrites:
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
-        self._changes: deque[Callable[[], object]] = deque()
+        self._changes: deque[tuple[str | None, Callable[[], object]]] = deque()
         self._asked = self._made = 0
         self._order = threading.Lock()
         self._flushing = threading.Lock()
 
     def put(self, key: str, value: Any) -> None:
-        """Queue a write of ``value``, which must not change any more."""
-        self.call(lambda: self._state.put(key, value, None))
+        """Queue a write of ``value``, which must not change any more. It replaces a queued write of
+        the same key that is last and has not begun.
+        """
+        self._queue(key, lambda: self._state.put(key, value, None))
 
     def delete(self, key: str) -> None:
         self.call(lambda: self._state.delete(key))
 
     def call(self, change: Callable[[], object]) -> None:
         """Queue a function: a change of several documents, or a report of earlier changes."""
+        self._queue(None, change)
+
+    def _queue(self, key: str | None, change: Callable[[], object]) -> None:
         with self._order:
-            self._changes.append(change)
-            self._asked += 1
+            if key is not None and self._changes and self._changes[-1][0] == key:
+                self._changes[-1] = (key, change)
+            else:
+                self._changes.append((key, change))
+                self._asked += 1
 
     def flush(self) -> None:
         """Wait until all that was queued before this call is durable. The caller must hold no lock
@@ -463,6 +471,10 @@ class DeferredWrites:
             return
         with self._flushing:
             while self._made < upto:
-                self._changes[0]()
-                self._changes.popleft()
+                with self._order:
+                    _, change = self._changes[0]
+                    self._changes[0] = (None, change)  # begun: nothing replaces it
+                change()
+                with self._order:
+                    self._changes.popleft()
                 self._made += 1

@@ -110,6 +110,18 @@ class OutputBuffer:
                 return None
             return self._items.popleft()
 
+    def take_controls(self) -> list[ControlItem]:
+        """Remove the CONTROL records that are next; at most ``_CONTROLS`` of them."""
+        taken: list[ControlItem] = []
+        with self._changed:
+            while self._items and len(taken) < _CONTROLS:
+                item = self._items[0][0]
+                if not isinstance(item, ControlItem):
+                    break
+                taken.append(item)
+                self._items.popleft()
+        return taken
+
     def release(self, size: int) -> None:
         """Free the room of ``size`` bytes that were taken earlier and are durable now."""
         with self._changed:
@@ -147,7 +159,10 @@ class Appender(Protocol):
     def next_offset(self) -> int: ...
     def append_log(self, batches: Sequence[LogBatch], resume: Resume) -> Appended: ...
     def append_chunk(self, rows: LogBatch, chunk: ChunkMeta, position: int) -> Appended: ...
-    def append_control(self, message: dict[str, Any]) -> Appended: ...
+    def append_controls(self, messages: Sequence[dict[str, Any]]) -> tuple[Appended, Sequence[int]]:
+        """Append a record for each message; returns also the records' offsets."""
+        ...
+
     def append_position(self, resume: Resume) -> Appended: ...
     def idle(self) -> None:
         """Called when there is nothing to append. Takes no time, raises nothing."""
@@ -160,6 +175,8 @@ _IN_BACKLOG_S: Final = 1.0
 and for all readers, are shared by more rows."""
 
 _POLL_S: Final = 0.05
+_CONTROLS: Final = 100
+"""CONTROL records that share a segment, at most."""
 
 
 class WriterThread(threading.Thread):
@@ -287,9 +304,12 @@ class WriterThread(threading.Thread):
             self.records += len(item.rows)
             item.done(appended.first)
         else:
-            appended = self._log.append_control(item.value)
+            controls = [item, *self._buffer.take_controls()]
+            appended, offsets = self._log.append_controls([each.value for each in controls])
             self._note_appended(appended, None, began, 0)
-            item.done(appended.first)
+            for control, offset in zip(controls, offsets, strict=True):
+                control.done(offset)
+            size = sum(map(item_bytes, controls))
         self._buffer.release(size)
 
     def _note_appended(

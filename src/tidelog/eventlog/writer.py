@@ -32,6 +32,7 @@ from tidelog.eventlog.segments import (
     SegmentMeta,
     encode_segment,
     payload_bytes,
+    record_offsets,
     segment_name,
     to_record_batches,
 )
@@ -239,18 +240,31 @@ class EventLogWriter:
 
     def append_control(self, message: Any, resume: Resume | None = None) -> SegmentMeta:
         """Append one CONTROL record whose payload is ``message`` as JSON."""
+        return self.append_controls([message], resume)[0]
+
+    def append_controls(
+        self, messages: Sequence[Any], resume: Resume | None = None
+    ) -> tuple[SegmentMeta, list[int]]:
+        """Append a CONTROL record for each of ``messages``, which is its payload as JSON; returns
+        also the offsets of these records.
+        """
         resume = self.resume if resume is None else resume
-        payload = json.dumps(message, separators=(",", ":"), sort_keys=True).encode()
         at = Resume(0, 0, 0) if resume is None else resume
-        record = LogBatch.of_transaction(
+        payloads = [
+            json.dumps(message, separators=(",", ":"), sort_keys=True).encode()
+            for message in messages
+        ]
+        records = LogBatch.of_transaction(
             Kind.CONTROL,
-            [(0, at.ordinal, payload)],
+            [(0, at.ordinal, payload) for payload in payloads],
             position=at.position,
             xid=0,
             commit_ts=time.time_ns() // 1000,
             resume=at,
         )
-        return self._append("control", [record], resume)
+        meta = self._append("control", [records], resume)
+        offsets, _ = record_offsets(meta.first, records.kind, records.payload_offsets)
+        return meta, offsets.tolist()
 
     def idle(self) -> None:
         """Note for readers on this host that the writer runs although it appends nothing."""

@@ -21,6 +21,7 @@ from tests.behaviours.dumps.ways import BINLOG, TWO, Way, ways
 from tests.integration.windows.rules import impatient
 
 from tidelog.capture.catalogue_watch import CatalogueWatch
+from tidelog.capture.dumps import table_dump
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.session.engine import CaptureEngine
 from tidelog.control.commands import StopSnapshot
@@ -195,8 +196,11 @@ def test_change_back_is_a_change(make: Make) -> None:
 
 
 @ways(TWO)
-def test_dump_that_serves_a_change_is_cancelled(make: Make) -> None:
+def test_dump_that_serves_a_change_is_cancelled(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was another's, who could not know that it was needed: there is one more."""
+    monkeypatch.setattr(table_dump, "SMALL_TABLES_AHEAD", 0)  # the other table is not begun
     dumped = captured(make, "u", parallelism=1)
     at_rest(dumped)
     before = len(automatic(dumped))

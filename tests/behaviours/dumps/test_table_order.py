@@ -11,7 +11,7 @@ from tidelog.model.schema import TableName
 
 pytestmark = pytest.mark.integration
 
-LARGE, SMALL, ALIKE = "public.a_large", "public.z_small", "public.b_alike"
+LARGE, SMALL, ALIKE, OTHER = "public.a_large", "public.z_small", "public.b_alike", "public.o"
 
 
 def analyze(dumped: Dumped, table: str) -> None:
@@ -26,7 +26,7 @@ def order(dumped: Dumped, dump: str) -> list[str]:
 @ways(TWO)
 def test_small_tables_are_read_first(make: Make, way: Way) -> None:
     dumped = make(snapshot="initial", chunk_rows=1000)
-    for table, rows in ((LARGE, 4000), (ALIKE, 90), (SMALL, 80)):
+    for table, rows in ((LARGE, 4000), (ALIKE, 90), (SMALL, 80), (OTHER, 3000)):
         dumped.table(table, rows=rows)
         analyze(dumped, table)
     dumped.start()
@@ -36,19 +36,22 @@ def test_small_tables_are_read_first(make: Make, way: Way) -> None:
     found = [name for name in order(dumped, "initial") if name in ours]
     assert found == [ALIKE, SMALL, LARGE]
     # As they were named.
-    dump = dumped.dump(LARGE, SMALL, ALIKE)
+    dump = dumped.dump(LARGE, SMALL, ALIKE, OTHER)
     dumped.dumped(dump)
-    assert order(dumped, dump) == [SMALL, ALIKE, LARGE]
-    ended = [
-        e.table or (e.control or {})["table"]
+    assert order(dumped, dump) == [SMALL, ALIKE, LARGE, OTHER]
+    told = [
+        (e.control["type"], e.table or e.control["table"])
         for e in dumped.events()
-        if (e.control or {}).get("type") == "dump-completed"
-        and (e.control or {})["dump_id"] == dump
+        if e.control and e.control.get("dump_id") == dump and "type" in e.control
     ]
-    assert ended[-1] == LARGE
+    ended = [table for what, table in told if what == "dump-completed"]
+    assert set(ended[:2]) == {SMALL, ALIKE}
     if way.parallelism == 1:
-        assert ended == [SMALL, ALIKE, LARGE]
-    for table in (LARGE, SMALL, ALIKE):
+        assert ended == [SMALL, ALIKE, LARGE, OTHER]
+        begins, ends = "dump-started", "dump-completed"
+        assert told.index((begins, ALIKE)) < told.index((ends, SMALL)), "small ones ahead"
+        assert told.index((ends, LARGE)) < told.index((begins, OTHER)), "others in their turn"
+    for table in (LARGE, SMALL, ALIKE, OTHER):
         dumped.check(table)
 
 

@@ -174,8 +174,8 @@ def _request_or_warn(config: Config, missing: dict[TableName, list[str]]) -> boo
     error = _send(config, missing)
     if error is None:
         logger.warning(
-            "output %s lacks rows of %s: dumps of them are requested, and it lacks rows until they "
-            "are done (tidelog status)",
+            "output %s lacks rows of %s until their dumps, which are requested now, are done "
+            "(tidelog status)",
             outputs,
             tables,
         )

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, ChunkTask
 from tidelog.capture.dumps.chunk_results import ChunkResults
@@ -23,7 +23,7 @@ from tidelog.capture.dumps.refetch_queue import RefetchQueue
 from tidelog.capture.dumps.snapshot_dumps import BlockingDumps, KeylessDumps
 from tidelog.capture.dumps.state import DumpState, Missing, Rejected, TableProgress
 from tidelog.capture.dumps.store import DumpStore, LogView
-from tidelog.capture.dumps.table_dump import DumpParts, DumpTables
+from tidelog.capture.dumps.table_dump import SMALL_TABLE_ROWS, DumpParts, DumpTables
 from tidelog.capture.dumps.thread_messages import DecisionQueue, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
 from tidelog.capture.log_guard import DumpGate
@@ -40,9 +40,6 @@ from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, 
 # The order of tables within a dump, and the turns of dumps. Pure.
 
 logger = logging.getLogger(__name__)
-
-SMALL_TABLE_ROWS: Final = 1024
-"""Rows: below this, statistics say little, and a few round trips are most of the time."""
 
 
 def tables_in_order(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask, DumpTable
 from tidelog.capture.dumps.dump_notifications import DumpNotices
@@ -46,6 +47,11 @@ from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, KeyExtractor, TableShape
 
+SMALL_TABLE_ROWS: Final = 1024
+"""Rows: below this, statistics say little, and a few round trips are most of the time."""
+SMALL_TABLES_AHEAD: Final = 4
+"""Small tables that are begun before a reader is free for them: that takes longer than to read one.
+"""
 RECONNECT_S = 0.5
 REFETCH_END_S = 5.0
 """How long a table that was read to its end waits for a moment without keys to read again."""
@@ -100,10 +106,11 @@ class DumpTables:
 
     def next_task(self, dump: DumpState, readers: int) -> ChunkTask | None:
         """The dump's next chunk, from the first tables that have one. No more tables than readers
-        are in progress, so that their key histories are kept as briefly as possible.
+        are in progress, and a few small ones, so that key histories are kept as briefly as
+        possible.
         """
         self.begin(dump)
-        under_way = 0
+        under_way, ahead = 0, SMALL_TABLES_AHEAD
         for progress in dump.tables:
             if progress.status in FINISHED_TABLES:
                 continue
@@ -111,9 +118,11 @@ class DumpTables:
             run = self._runs.setdefault(dump_table, TableRun(dump, progress))
             if run.status in (TableRunStatus.COMPLETING, TableRunStatus.READING_KEYLESS):
                 continue
-            if under_way >= readers:
+            if under_way >= readers + ahead:
                 return None
             under_way += 1
+            if not _is_small(run):
+                ahead = 0
             if run.status is TableRunStatus.WAITING:
                 self._start(run)
             elif run.status is TableRunStatus.READING:
@@ -430,6 +439,13 @@ class DumpTables:
             run.transition(TableRunInput.END)
         self._queue.forget(dump, progress)
         self.release(TableName.parse(progress.table))
+
+
+def _is_small(run: TableRun) -> bool:
+    """Is it known to have few rows, or to have no statistics and few rows so far?"""
+    if run.status in (TableRunStatus.WAITING, TableRunStatus.LOOKING_UP):
+        return False
+    return max(run.progress.estimated_rows, run.progress.rows_read) < SMALL_TABLE_ROWS
 
 
 def reads_whole(found: TableShape, progress: TableProgress) -> bool:

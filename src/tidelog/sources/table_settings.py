@@ -78,6 +78,15 @@ def _matching_columns(keys: Mapping[str, Sequence[str]], table: TableName) -> tu
     return next((tuple(columns) for name, columns in keys.items() if matches([name], table)), ())
 
 
+def settings_version(exclude_columns: Sequence[str], keys: Mapping[str, Sequence[str]]) -> str:
+    """A text that changes with the settings by which schemas are built; empty without any."""
+    return "".join(
+        hashlib.sha256(json.dumps(setting).encode()).hexdigest()[:16]
+        for setting in (exclude_columns, keys)
+        if setting
+    )
+
+
 # Excluded columns.
 
 
@@ -95,13 +104,6 @@ class ColumnExclusion:
     @classmethod
     def of(cls, patterns: Sequence[str], *, ignore_case: bool = False) -> ColumnExclusion:
         return cls(tuple(patterns), ignore_case)
-
-    @property
-    def version(self) -> str:
-        """A text that changes with the patterns; empty without any."""
-        if not self.patterns:
-            return ""
-        return hashlib.sha256(json.dumps(self.patterns).encode()).hexdigest()[:16]
 
     def apply(
         self, schema: TableSchema, above: Sequence[TableName] = (), *, dropped: bool = False

@@ -237,16 +237,17 @@ def test_lines_that_check_proposes_give_a_table_its_key(make: Make) -> None:
     dumped.sql.execute("ALTER TABLE t ADD CONSTRAINT by_code UNIQUE (code, part)")
     dumped.sql.execute("INSERT INTO t " + series(20, "concat('c', i % 7), i, 1"))
     dumped.start()
-    dumped.stop()
+    dumped.dumped("initial")
     fixes = [each.fix for each in app.check(dumped.config) if each.check == "table public.t"]
     lines = [line for fix in fixes for line in fix.splitlines()]
     (proposed,) = [line for line in lines if "set source.keys: " in line]
-    dumped.source_lines = f"keys: {proposed.partition('set source.keys: ')[2]}"
     for line in lines:
         if line.startswith("ALTER TABLE"):
             dumped.sql.execute(line)
+    dumped.wait_for(lambda: not dumped.seen["inserts_only"], "its updates are logged")
+    dumped.stop()
+    dumped.source_lines = f"keys: {proposed.partition('set source.keys: ')[2]}"
     before = len(dumped.completions())
-    dumped.note("t", ("code", "part"))
     dumped.start()
     dumped.wait_for(lambda: len(dumped.completions()) > before, "it is dumped by its key")
     dumped.do(f"UPDATE t SET n = {N} WHERE part < 5", "DELETE FROM t WHERE part = 6")

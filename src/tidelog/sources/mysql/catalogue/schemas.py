@@ -37,7 +37,12 @@ from tidelog.model.patterns import exclusion
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.connect import Connection, quote_name, text_of
 from tidelog.sources.mysql.errors import PARSE_ERROR, number_of
-from tidelog.sources.table_settings import ColumnExclusion, surrogate_key, unfit_key
+from tidelog.sources.table_settings import (
+    ColumnExclusion,
+    settings_version,
+    surrogate_key,
+    unfit_key,
+)
 
 # Labels of ENUM and SET.
 
@@ -239,6 +244,7 @@ class MySqlSchemaFinder:
     ) -> None:
         self.exclusion = ColumnExclusion.of(exclude_columns, ignore_case=True)
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
+        self.settings_version = settings_version(self.exclusion.patterns, self._keys)
         self._collations: dict[str, int] = {}
 
     def find(

@@ -134,9 +134,9 @@ class MySqlCatalogue:
         """See `tidelog.ports.Catalogue`."""
         with self._lock, translate_errors("reading information_schema"):
             found = self._read_all(versions_of)
-            excluded = self._finder.exclusion.version
+            settings = self._finder.settings_version
             listed = self._matching(patterns, list(found))
-            return {table: f"{found[table]}{excluded}" for table in listed}
+            return {table: f"{found[table]}{settings}" for table in listed}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         """Return True if rows may differ between two of a table's storages without row events."""

@@ -19,7 +19,12 @@ from tidelog.codecs.postgres.pgoutput import RelationSeen
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema, struct_of
 from tidelog.sources.postgres.catalogue.identity import identities
-from tidelog.sources.table_settings import ColumnExclusion, surrogate_key, unfit_key
+from tidelog.sources.table_settings import (
+    ColumnExclusion,
+    settings_version,
+    surrogate_key,
+    unfit_key,
+)
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -163,6 +168,7 @@ class PostgresSchemaFinder:
         self.exclusion = ColumnExclusion.of(exclude_columns)
         self._publications = list(publications)
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
+        self.settings_version = settings_version(self.exclusion.patterns, self._keys)
 
     def names_key_of(self, table: TableName) -> bool:
         """Return whether ``keys`` has a pattern for the table."""

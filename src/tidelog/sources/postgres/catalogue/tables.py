@@ -322,8 +322,8 @@ class PostgresCatalogue:
             connection = self._get_connection()
             found = table_versions(connection, patterns, self._hidden)
             listed = self._listed(connection, list(found))
-            excluded = self._finder.exclusion.version
-            return {name: f"{found[name]}{excluded}" for name in listed}
+            settings = self._finder.settings_version
+            return {name: f"{found[name]}{settings}" for name in listed}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         """Return True if rows may differ between two of a table's storages without row events."""

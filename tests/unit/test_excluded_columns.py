@@ -16,7 +16,7 @@ from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SchemaSeen
 from tidelog.sources.mysql.catalogue import storage as mysql_storage
 from tidelog.sources.postgres.catalogue import storage as postgres_storage
-from tidelog.sources.table_settings import ColumnExclusion
+from tidelog.sources.table_settings import ColumnExclusion, settings_version
 
 USERS = TableName("public", "users")
 NAMES = ("id", "name", "ssn", "a.b")
@@ -172,5 +172,12 @@ def test_the_catalogue_shows_that_a_column_is_no_longer_excluded(text: Any, diff
 
 
 def test_the_versions_of_tables_change_with_the_configuration() -> None:
-    assert ColumnExclusion().version == ""
-    assert ColumnExclusion(("a.b.c",)).version != ColumnExclusion(("a.b.d",)).version
+    assert settings_version((), {}) == ""
+    found = [
+        settings_version(("a.b.c",), {}),
+        settings_version(("a.b.d",), {}),
+        settings_version(("a.b.d",), {"a.b": ("c",)}),
+        settings_version((), {"a.b": ("c",)}),
+        settings_version((), {"a.b": ("d",)}),
+    ]
+    assert len({"", *found}) == 6

@@ -67,6 +67,10 @@ def unfit_key(
     missing = [name for name in _matching_columns(keys, table) if name not in present]
     if not missing:
         return None
+    spelled = {name.casefold(): name for name in present}
+    for number, name in enumerate(missing):
+        if (like := spelled.get(name.casefold())) is not None:
+            missing[number] = f"{name} (did you mean {like}?)"
     return (
         f"source.keys names columns that it does not have: {', '.join(missing)}; its changes are "
         "captured without a key, and no copy of it can be kept: add the columns, or correct "

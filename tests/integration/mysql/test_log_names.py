@@ -22,6 +22,7 @@ def test_names_are_found_in_any_case_where_the_server_takes_them_so(tmp_path: Pa
     with MariaDbServer(settings={"lower_case_table_names": 1}) as server:
         server.execute("CREATE DATABASE Shop")
         server.execute("CREATE TABLE Shop.Orders (a INT PRIMARY KEY)")
+        server.execute("CREATE TABLE Shop.Keyless (a INT)")
         server.execute("CREATE TABLE Shop.Signals (id TEXT, type TEXT, data TEXT)")
         options = {"watermark_schema": "Tidelog", "signal_table": "Shop.Signals"}
         capture = LogCapture(server, ("Shop.*",), options=options)
@@ -36,7 +37,8 @@ def test_names_are_found_in_any_case_where_the_server_takes_them_so(tmp_path: Pa
             capture.reader.close()
         file = tmp_path / "tidelog.yaml"
         file.write_text(
-            f"source: {{kind: mariadb, url: '{server.dsn()}', tables: [Shop.*]}}\n"
+            f"source: {{kind: mariadb, url: '{server.dsn()}', tables: [Shop.*],\n"
+            "  keys: {shop.keyless: [lost]}}\n"
             f"log: {{path: {tmp_path}/log}}\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
             f"outputs: [{{kind: files, path: {tmp_path}/out, tables: [Shop.Orders]}}]\n"
         )
@@ -44,6 +46,7 @@ def test_names_are_found_in_any_case_where_the_server_takes_them_so(tmp_path: Pa
             each["message"]: each["fix"]
             for each in [each.to_dict() for each in check(load_config(file))]
         }
+    assert any("names columns that it does not have: lost;" in message for message in found)
     # Outputs know the log's names alone, which are as the server lists them.
     told = found["tables of output files: no captured table matches 'Shop.Orders', others do"]
     assert told.endswith(": shop.orders")

@@ -400,8 +400,9 @@ def test_tables_that_need_care_are_named_with_sql(
         assert accepted[f"table {database}.child"].level == "warning"
         server.execute(found[f"table {database}.child"].fix, database)
     server.execute(found[f"table {database}.old"].fix, database)
-    wrong = faults(check(server, database, keys={f"{database}.No Key": ["w"]}))
-    assert "source.keys names columns" in wrong[f"table {database}.No Key"].message
+    misspelled = check(server, database, keys={f"{database}.once": ["B", "w"]})
+    [wrong] = [each for each in misspelled if each.name == f"table {database}.once"]
+    assert "columns that it does not have: B (did you mean b?), w;" in wrong.message
     left = set(faults(check(server, database, keys=keys)))
     assert left.isdisjoint({f"table {database}.child", f"table {database}.old"})
 

@@ -179,6 +179,10 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
     listed = ", ".join(quote_name(column) for column in wanted)
     fitting = [columns for columns in table.unique.values() if set(columns) == set(wanted)]
     if not fitting:
+        place = (table.name.namespace, table.name.name)
+        names = {str(name) for (name,) in context.connection.rows(_COLUMNS, place)}
+        if not set(wanted) <= names:
+            return  # reported where the table's columns are read
         text = "the key in source.keys is not unique: rows with the same key overwrite another"
         fix = f"ALTER TABLE {quoted} ADD UNIQUE KEY ({listed});"
         yield Finding(name, "error", text, fix, ADMINISTRATOR)
@@ -313,8 +317,12 @@ def _captured(context: CheckContext) -> list[_Table]:
         columns = unique[TableName(str(schema), str(table))][str(index)]
         columns[str(column)] = nullable == "YES"
     found = []
+    fold = str if context.variables.get("lower_case_table_names", "0") == "0" else str.lower
+    wanted = [fold(pattern) for pattern in context.tables]
+    signal_table = fold(context.signal_table or "")
     for schema, table, engine in connection.rows(_TABLES, (hidden,)):
         name = TableName(str(schema), str(table))
-        if matches(context.tables, name) and str(name) != context.signal_table:
+        folded = TableName(fold(name.namespace), fold(name.name))
+        if matches(wanted, folded) and str(folded) != signal_table:
             found.append(_Table(name, engine, unique.get(name, {})))
     return found

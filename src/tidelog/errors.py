@@ -162,16 +162,20 @@ class UnsupportedTableError(SourceError):
         table: ``namespace.name``.
         reason: without values.
         remedy: the SQL that fixes it, if it is known.
+        only_dumps: whether its changes are captured all the same.
     """
 
-    def __init__(self, table: object, reason: str, remedy: str | None = None) -> None:
+    def __init__(
+        self, table: object, reason: str, remedy: str | None = None, only_dumps: bool = False
+    ) -> None:
         super().__init__(f"{table}: {reason}" + (f": {remedy}" if remedy else ""))
         self.table = str(table)
         self.reason = reason
         self.remedy = remedy
+        self.only_dumps = only_dumps
 
-    def __reduce__(self) -> tuple[type[UnsupportedTableError], tuple[str, str, str | None]]:
-        return type(self), (self.table, self.reason, self.remedy)
+    def __reduce__(self) -> tuple[type[UnsupportedTableError], tuple[str, str, str | None, bool]]:
+        return type(self), (self.table, self.reason, self.remedy, self.only_dumps)
 
 
 class ExcludedKeyError(UnsupportedTableError):

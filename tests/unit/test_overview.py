@@ -649,6 +649,14 @@ def test_each_table_is_reported_with_its_worst_state() -> None:
     )
 
 
+def test_a_table_whose_dump_alone_is_refused_is_captured() -> None:
+    found = overview(status(refused=[{**REFUSED, "only_dumps": True}]), NOW_MS)
+    assert found.problems[0].sentence == "public.x is captured, but not dumped: no key"
+    assert found.tables[0].state == "dump failed"
+    assert found.tables_refused == 1
+    assert "public.x (its dump failed: no key)" in status_text(found)
+
+
 def test_a_dump_of_some_rows_is_no_dump_of_the_table() -> None:
     part = table("public.a", status="done", where="(condition)", finished_ms=NOW_MS, rows_read=1)
     keys = table("public.b", status="done", key_set="k", finished_ms=NOW_MS, rows_read=1)

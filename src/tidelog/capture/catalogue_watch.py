@@ -434,7 +434,9 @@ class CatalogueWatch:
             try:
                 shape = self._catalogue.shape(table)
             except UnsupportedTableError as error:
-                refused[table] = UnsupportedReason(error.reason, error.remedy)
+                refused[table] = UnsupportedReason(
+                    error.reason, error.remedy, only_dumps=error.only_dumps
+                )
             else:
                 if shape is not None:
                     shapes[table] = shape

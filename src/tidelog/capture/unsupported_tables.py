@@ -103,7 +103,8 @@ class UnsupportedTables:
         with self._deciding():
             tries = self._tries[name] = self._tries.get(name, -1) + 1
             wait_s = min(FIRST_RETRY_S * 2.0**tries, LAST_RETRY_S)
-            self._add("dump", name, UnsupportedReason(reason), at_ms=_now_ms() + int(wait_s * 1000))
+            why = UnsupportedReason(reason, only_dumps=True)
+            self._add("dump", name, why, at_ms=_now_ms() + int(wait_s * 1000))
             self._known[name]["owed"] = True
 
     def on_table_dumped(self, table: TableName) -> None:
@@ -165,6 +166,7 @@ class UnsupportedTables:
                         dict.fromkeys(c["remedy"] for c in causes.values() if c["remedy"])
                     )
                     or None,
+                    "only_dumps": all(each.get("only_dumps") for each in causes.values()),
                     "since_ms": entry["since_ms"],
                 }
                 for name, entry in sorted(self._known.items())
@@ -179,6 +181,7 @@ class UnsupportedTables:
             "reason": why.reason,
             "remedy": why.remedy,
             "all_dumps": why.all_dumps,
+            "only_dumps": why.only_dumps,
         }
         reported = any(
             (known["reason"], known["remedy"]) == (why.reason, why.remedy)

@@ -376,12 +376,13 @@ class UnsupportedReason:
     """Why a table can't be captured or dumped as it is, without values.
 
     ``remedy``: the SQL that fixes it, if it is known. ``all_dumps``: the table is a metadata table,
-    and no table can be dumped without it.
+    and no table can be dumped without it. ``only_dumps``: its changes are captured all the same.
     """
 
     reason: str
     remedy: str | None = None
     all_dumps: bool = False
+    only_dumps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

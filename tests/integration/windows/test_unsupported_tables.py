@@ -98,6 +98,7 @@ def test_table_of_another_role_waits_for_a_right_to_it(gathered: Make, when: str
     entry = refused(live)["public.theirs"]
     assert "does not own it (its owner is stranger)" in entry["reason"]
     assert entry["remedy"].startswith('GRANT "stranger" TO "gatherer";')
+    assert not entry["only_dumps"]
     live.sql.execute("INSERT INTO theirs VALUES (2, 1)")
     goes_on(live)
     live.restart()  # it is stored, and no start fails
@@ -151,6 +152,7 @@ def test_lost_right_to_read_a_table_is_reported_and_its_dump_made_up_for(gathere
     assert refused(live)["public.theirs"]["remedy"] == (
         'GRANT SELECT ON "public"."theirs" TO "gatherer";'
     )
+    assert refused(live)["public.theirs"]["only_dumps"]
     live.sql.execute("UPDATE theirs SET n = 2 WHERE id = 1")
     live.sql.execute("ALTER TABLE theirs ADD more int NOT NULL DEFAULT 7")
     goes_on(live)

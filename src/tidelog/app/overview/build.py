@@ -327,7 +327,9 @@ def _table_problems(
         ("refused", TableCaptureState.REFUSED),
     ):
         for each in status.get(kind) or ():
-            yield each["table"], (state, each["reason"], each.get("remedy") or "")
+            is_logged = each.get("only_dumps", False)
+            shown = TableCaptureState.DUMP_FAILED if is_logged else state
+            yield each["table"], (shown, each["reason"], each.get("remedy") or "")
 
 
 def _dumping_states(status: Mapping[str, Any]) -> dict[str, TableCaptureState]:

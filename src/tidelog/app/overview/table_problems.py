@@ -55,6 +55,8 @@ def table_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
     for kind, section in (("table-refused", "refused"), ("inserts-only", "inserts_only")):
         for each in status.get(section) or ():
             effect = "is not captured" if kind == "table-refused" else "is captured in part"
+            if each.get("only_dumps"):
+                effect = "is captured, but not dumped"
             yield problem(
                 kind,
                 Severity.WARNING,

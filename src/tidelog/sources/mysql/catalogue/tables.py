@@ -98,7 +98,7 @@ class MySqlCatalogue:
             if found is None or storage is None:
                 return None
             if found.unfit is not None:
-                raise UnsupportedTableError(table, found.unfit)
+                raise UnsupportedTableError(table, found.unfit, only_dumps=True)
             excluded = [each.column.name for each in found.schema.excluded]
             return TableShape(
                 schema=found.schema,

@@ -405,7 +405,7 @@ def table_shape(
     if found is None:
         return None
     if found.unfit is not None:
-        raise UnsupportedTableError(table, found.unfit)
+        raise UnsupportedTableError(table, found.unfit, only_dumps=True)
     schema = found.schema
     storage = storage_of(
         connection,
@@ -443,5 +443,8 @@ def _require_readable(
     ]
     if grants:
         raise UnsupportedTableError(
-            table, "the role may not read it, so it can't dump it", " ".join(grants)
+            table,
+            "the role may not read it, so it can't dump it",
+            " ".join(grants),
+            only_dumps=True,
         )

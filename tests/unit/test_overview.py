@@ -10,7 +10,15 @@ import pytest
 from tidelog.app.overview.build import overview
 from tidelog.capture.dumps.state import NO_KEY
 from tidelog.cli.live import fit_rows
-from tidelog.cli.status_lines import ChangedFacts, brief, closing, lines, status_rows
+from tidelog.cli.status_lines import (
+    ChangedFacts,
+    brief,
+    closing,
+    lines,
+    name_config,
+    rows_with_config,
+    status_rows,
+)
 from tidelog.results import Overview, Severity
 
 NOW_MS = 1_700_000_000_000
@@ -518,6 +526,14 @@ def test_many_of_a_kind_are_counted_not_listed() -> None:
     assert len(written) < 50
     assert "  … 498 more problems: tidelog status --json has them" in written
     assert "  … 22 more outputs: tidelog status --json has them" in written
+
+
+def test_commands_name_the_configuration_that_was_given() -> None:
+    found = overview(status(**PAUSED), NOW_MS)
+    written = [str(row) for row in rows_with_config(status_rows(found), "my shop.yaml")]
+    assert "    tidelog resume 'my shop.yaml' --log" in written
+    assert not any("CONFIG" in line for line in written)
+    assert name_config("CONFIG of tidelog", "a.yaml") == "CONFIG of tidelog"
 
 
 def test_a_few_problems_are_all_listed() -> None:

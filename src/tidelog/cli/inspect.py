@@ -136,6 +136,7 @@ def status(
         from tidelog.cli import status_lines
 
         rows = status_lines.status_rows(found.overview)
+        rows = status_lines.rows_with_config(rows, str(config))
         if sys.stdout.isatty():
             from tidelog.cli.live import print_rows
 

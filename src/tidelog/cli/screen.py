@@ -29,6 +29,7 @@ from tidelog.cli.status_lines import (
     output_rows,
     problem_rows,
     process_rows,
+    rows_with_config,
     verdict_rows,
 )
 from tidelog.model.units import brief_span, format_bytes, printable
@@ -64,7 +65,9 @@ def screen(
     if view.words:
         shown = words_lines(width)[: height - 1]
     else:
-        rows = list(_status_rows(history, status, view, now_ms, width, height))
+        rows = rows_with_config(
+            _status_rows(history, status, view, now_ms, width, height), view.config
+        )
         shown = fit_rows(rows, width, height - 1, view.config)
     return [*shown, _foot(view)]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -84,6 +86,23 @@ def status_rows(overview: Overview) -> list[ScreenRow]:
         *output_rows(overview),
         *problem_rows(overview),
         *process_rows(overview),
+    ]
+
+
+_COMMAND = re.compile(r"(\btidelog [a-z-]+ )CONFIG\b")
+
+
+def name_config(text: str, config: str) -> str:
+    """Return the text, its commands with the configuration's file in place of ``CONFIG``."""
+    file = shlex.quote(config)
+    return _COMMAND.sub(lambda command: command[1] + file, text)
+
+
+def rows_with_config(rows: Iterable[ScreenRow], config: str) -> list[ScreenRow]:
+    """Return the rows, their commands as a user can paste them into a shell."""
+    return [
+        replace(row, text=name_config(row.text, config)) if isinstance(row.text, str) else row
+        for row in rows
     ]
 
 

@@ -21,7 +21,7 @@ from tidelog.cli.live import (
     download_bar,
     live_area,
 )
-from tidelog.cli.status_lines import ChangedFacts, closing
+from tidelog.cli.status_lines import ChangedFacts, closing, name_config
 from tidelog.errors import TidelogError
 from tidelog.model.units import brief_span
 from tidelog.system.download_progress import Download, report_downloads
@@ -295,7 +295,8 @@ class StatusView:
                 self._line_at = time.monotonic()
                 current = overview(history.documents[-1], int(time.time() * 1000))
                 for fact in self._facts[name].of(current):
-                    terminal.print_line(": ".join(filter(None, (self._title, name, fact))))
+                    line = name_config(fact, self._view.config)
+                    terminal.print_line(": ".join(filter(None, (self._title, name, line))))
 
     def _print_line(self, line: str) -> None:
         if self._area is None:

@@ -72,8 +72,9 @@ class Cli:
 
     def dump(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         out = self("dump", *arguments, "--wait", "--json", code=code)
-        found: dict[str, Any] = json.loads(out.splitlines()[-1])
-        return found
+        found: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
+        assert [each["status"] for each in found].count(found[-1]["status"]) == 1, "told once"
+        return found[-1]
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self("status", "--json"))

@@ -126,6 +126,26 @@ def test_limits_and_readers_count(config: Config) -> None:
     assert report["total"]["chunks"] in (10, 11)
 
 
+def test_rights_to_a_partitioned_table_are_enough(database: str, tmp_path: Path) -> None:
+    """A dump reads it by its own name, so its partitions need no rights."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE whole (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+            "CREATE TABLE whole_1 PARTITION OF whole FOR VALUES FROM (0) TO (5000);"
+            "CREATE TABLE whole_2 PARTITION OF whole FOR VALUES FROM (5000) TO (20000);"
+            "INSERT INTO whole SELECT i, 'v' FROM generate_series(1, 15000) i;"
+            "CREATE ROLE planner LOGIN; GRANT SELECT ON whole TO planner"
+        )
+        try:
+            dsn = database.replace("postgres@", "planner@")
+            found = plan(parse_config(_yaml(dsn), "tidelog.yaml", tmp_path, {}))
+            report = found.to_dict()
+        finally:
+            connection.execute("DROP OWNED BY planner; DROP ROLE planner")
+    assert report["not_dumped"] == []
+    assert by_table(report)["whole"]["rows"] == pytest.approx(15_000, rel=0.1)
+
+
 def test_a_pattern_without_a_table_is_bad_usage(config: Config) -> None:
     with pytest.raises(UsageError, match="no captured table"):
         plan(config, tables=["public.none"])

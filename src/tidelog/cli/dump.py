@@ -131,7 +131,13 @@ def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -
     from tidelog import app
 
     with dump_bars(as_json=as_json) as bars:
-        report = app.dump_wait(config, dump_id, on_progress=bars.update).to_dict()
+
+        def update(dump: Mapping[str, Any]) -> None:
+            # The report is the last line of JSON.
+            if not as_json or delivered or dump["status"] not in ("completed", "aborted"):
+                bars.update(dump)
+
+        report = app.dump_wait(config, dump_id, on_progress=update).to_dict()
         if delivered:
             finalized = app.wait_finalized(
                 config, dump_id, on_progress=lambda found: bars.delivery(found.to_dict())

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ChunkError, DecodeError, OutputError, TidelogError
 from tidelog.model.schema import TableSchema, element_of, members_of
+from tidelog.model.units import counted
 from tidelog.ports import ChunkRequest, Digest
 from tidelog.spark.sessions.errors import Py4JJavaError, known_error, output_error
 from tidelog.spark.transforms import Step, delivered_names, quoted, steps_of
@@ -299,7 +300,7 @@ class _Comparison:
             self._rows.compare(unequal)
         self.done = self.summed_up
         self._source.report_stage(
-            self.schema.table, f"{report.rows:,} rows summed up on both sides"
+            self.schema.table, f"{counted(report.rows, 'row')} summed up on both sides"
         )
 
     def _fail(self, error: ChunkError) -> None:

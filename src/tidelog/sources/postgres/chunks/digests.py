@@ -255,7 +255,7 @@ ESTIMATE_SETTINGS = {
 }
 
 # The leaves of a table, or the table itself if it has no partitions, with the results of the last
-# ANALYZE or VACUUM and the current number of pages.
+# ANALYZE or VACUUM, the current number of pages, and whether the role may read it by its own name.
 _LEAVES = """
 WITH RECURSIVE tree AS (
   SELECT %s::oid AS oid
@@ -264,7 +264,8 @@ WITH RECURSIVE tree AS (
   JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
 )
 SELECT n.nspname, c.relname, c.reltuples::float8, c.relpages::int8,
-  pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::int8
+  pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::int8,
+  has_table_privilege(c.oid, 'SELECT')
 FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r'
@@ -323,24 +324,33 @@ def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEsti
     """
     leaves = connection.execute(_LEAVES.encode(), (found.schema.relation_id,)).fetchall()
     known = [leaf for leaf in leaves if leaf[2] >= 0 and leaf[3] > 0]
-    rows = sum(tuples / pages * now for _, _, tuples, pages, now in known)
+    rows = sum(tuples / pages * now for _, _, tuples, pages, now, _ in known)
     unknown = [leaf for leaf in leaves if leaf not in known and leaf[4] > 0]
     if not unknown:
         return PostgresRowsEstimate(round(rows), "statistics")
-    read_rows, read_pages = _sampled(connection, unknown[:SAMPLED_LEAVES])
+    readable = [leaf for leaf in unknown if leaf[5]][:SAMPLED_LEAVES]
+    if not readable:  # rights to a partitioned table are none to its partitions
+        table = found.schema.table
+        pages = sum(leaf[4] for leaf in leaves)
+        readable = [(table.namespace, table.name, None, None, pages, True)]
+    read_rows, read_pages = _sampled(connection, readable, only=readable[0] in leaves)
     density = read_rows / read_pages
     rows += density * sum(leaf[4] for leaf in unknown)
     return PostgresRowsEstimate(round(rows), f"never analysed: from {round(read_pages):,} pages")
 
 
-def _sampled(connection: Connection, leaves: Sequence[tuple[Any, ...]]) -> tuple[int, float]:
-    """The rows found in a sample of the leaves, and the average number of pages of the sample."""
+def _sampled(
+    connection: Connection, leaves: Sequence[tuple[Any, ...]], *, only: bool
+) -> tuple[int, float]:
+    """The rows found in a sample of the leaves, or of a whole partitioned table if not ``only``,
+    and the average number of pages of the sample.
+    """
     rows, read = 0, 0.0
     each = SAMPLED_PAGES / len(leaves)
-    for namespace, name, _, _, pages in leaves:
+    for namespace, name, _, _, pages, _ in leaves:
         share = min(1.0, each / pages)
         row = connection.execute(
-            f"SELECT count(*) FROM ONLY {quote_ident(namespace, name)} "  # noqa: S608 - quoted
+            f"SELECT count(*) FROM {'ONLY ' * only}{quote_ident(namespace, name)} "  # noqa: S608
             f"TABLESAMPLE SYSTEM ({100 * share:.6f})".encode()
         ).fetchone()
         assert row is not None

@@ -51,7 +51,13 @@ def test_page_leads_to_a_capture(version: int, tmp_path: Path) -> None:
         server.execute("INSERT INTO orders SELECT g, 0 FROM generate_series(1, 100) g", "shop")
         run(server, *blocks(section("Set up the server"), "sql"))
         server.restart()
+        server.execute("CREATE ROLE app", "shop")
+        server.execute("GRANT CREATE ON SCHEMA public TO app", "shop")
         run(server, role, publications, surrogate)
+        server.execute("SET ROLE app; CREATE TABLE later (id int PRIMARY KEY)", "shop")
+        readable = "SELECT has_table_privilege('tidelog', 'later', 'SELECT')"
+        assert server.execute(readable, "shop") == [(True,)]
+        server.execute("DROP TABLE later", "shop")
         run(server, "ALTER PUBLICATION tidelog ADD TABLE audit")
         (yaml,) = blocks(section("Configure"), "yaml")
         url = server.dsn("shop", user="tidelog")

@@ -228,7 +228,7 @@ def test_check_says_how_to_fix_and_exits_2_only_for_errors(
     assert invoke("check", config) == 2
     assert capsys.readouterr().out == (
         "✓ wal_level: logical\n✗ slots: none free\n      ALTER SYSTEM …;\n"
-        "2 checks: 1 in order, 1 to fix; --sql writes the SQL as one "
+        "2 checks: 1 in order, 1 to fix; `tidelog check --sql` writes the SQL as one "
         "script\n"
     )
     assert invoke("check", config, "--json") == 2

@@ -157,7 +157,7 @@ def _count(findings: Sequence[Mapping[str, Any]]) -> str:
         parts.append(f"{warnings} with a warning")
     if errors := by_level["error"]:
         parts.append(f"{errors} to fix")
-    hint = "; --sql writes the SQL as one script" if warnings or errors else ""
+    hint = "; `tidelog check --sql` writes the SQL as one script" if warnings or errors else ""
     return f"{len(findings)} checks: {', '.join(parts)}{hint}"
 
 

@@ -131,7 +131,7 @@ def findings(connection: Connection, publications: Publications) -> Iterator[Fin
     if row is None:
         text = (
             "there is no event trigger: a table that loses its key refuses UPDATE and DELETE until "
-            "capture's next check. --json shows the SQL that creates one"
+            "capture's next check. `tidelog check --json` has the SQL that creates one"
         )
         yield Finding("event trigger", "ok", text, sql, SUPERUSER)
     elif not row[0]:

@@ -295,7 +295,12 @@ def test_value_of_a_variable_cannot_change_the_structure(tmp_path: Path) -> None
         ("outputs:\n  - kind: delta\n", "4: outputs[0].path: is missing"),
         (
             "outputs:\n  - {kind: delta, path: a}\n  - {kind: delat, path: b}\n",
-            "5: outputs[1].kind: expected 'delta'",
+            "not 'delat'; did you mean 'delta'?",
+        ),
+        ("outputs: [{kind: deltalake, path: a}]\n", "not 'deltalake'; did you mean 'delta'?"),
+        (
+            "outputs: [{kind: delta, path: a, tables: 'public.*'}]\n",
+            'outputs[0].tables: expected a list, such as ["',
         ),
         ("outputs: {kind: delta}\n", "3: outputs: expected a list"),
         (

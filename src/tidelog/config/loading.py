@@ -265,7 +265,6 @@ _EXPLANATIONS = {
     "int_type": "expected a whole number",
     "int_parsing": "expected a whole number",
     "int_from_float": "expected a whole number",
-    "list_type": "expected a list, such as [a, b]",
     "dict_type": "expected a mapping",
     "model_type": "expected a mapping of options",
     "path_type": "expected a path",
@@ -309,6 +308,8 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
         return f"{name}.kind: is missing; expected {_kinds(location)}"
     if details["type"] == "value_error":
         explanation = str(context["error"])
+    elif details["type"] == "list_type":
+        explanation = f"expected a list, such as {_list_example(details['loc'])}"
     elif details["type"] in _EXPLANATIONS:
         explanation = _EXPLANATIONS[details["type"]].format(**context)
         if context.get("min_length", 1) > 1 and details["input"]:
@@ -352,7 +353,9 @@ def _unusable(location: tuple[str | int, ...], kind: str) -> str:
             section_of(registry, kind, OutputSection if outputs else SourceBase)
         except ConfigError as error:
             return str(error)
-    return f"expected {_kinds(location)}, not {kind!r}"
+    near = difflib.get_close_matches(kind, OUTPUTS if outputs else SOURCES, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"expected {_kinds(location)}, not {kind!r}{hint}"
 
 
 def _dotted(location: tuple[str | int, ...]) -> str:
@@ -386,6 +389,13 @@ def _did_you_mean(location: tuple[str | int, ...]) -> str:
         if unknown in model.model_fields and model is not section:
             return f"; {unknown!r} belongs under {other!r}"
     return f"; known are {', '.join(_options(section))}"
+
+
+def _list_example(location: tuple[str | int, ...]) -> str:
+    """Return the example of the option's reference. ``location``: pydantic's, with the kind."""
+    field = _section_at(location[:-1]).model_fields.get(str(location[-1]))
+    examples = None if field is None else field.examples
+    return json.dumps(examples[0]) if examples else "[a, b]"
 
 
 def _options(model: type[Section]) -> list[str]:

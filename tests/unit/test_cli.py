@@ -118,6 +118,15 @@ def test_every_command_of_the_public_surface_exists() -> None:
     assert [c.name for c in groups["state"].registered_commands] == ["copy"]  # type: ignore[union-attr]
 
 
+def test_help_has_no_line_breaks_of_a_docstring(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert invoke("init", "--help") == 0
+    shown = capsys.readouterr().out
+    assert "elsewhere all tables go to a Delta lake. Changes nothing in the database." in shown
+
+
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     script = (
         "import sys, tidelog.cli as c\n"

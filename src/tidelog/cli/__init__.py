@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
@@ -118,9 +119,15 @@ def _options(
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
 
 
+def _unwrapped(command: Callable[..., Any]) -> str:
+    """Return the docstring with a line for each paragraph: typer keeps the line breaks."""
+    paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 for _panel, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_command)
+        app.command(_name, help=_unwrapped(_command), rich_help_panel=_panel)(_command)
 
 
 for _name, (_help, _commands) in GROUPS.items():
@@ -128,7 +135,7 @@ for _name, (_help, _commands) in GROUPS.items():
     # Without a callback, typer makes a group of one command a command.
     _group.callback()(lambda: None)
     for _second, _command in _commands.items():
-        _group.command(_second)(_command)
+        _group.command(_second, help=_unwrapped(_command))(_command)
     app.add_typer(_group, name=_name, help=_help, rich_help_panel="Run")
 
 

@@ -344,6 +344,29 @@ def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(
         server.execute(f"DROP DATABASE IF EXISTS `marks_{database}`")
 
 
+def test_tables_that_the_account_may_not_see_are_thought_of(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    """The server lists only tables to which it has a right."""
+    server, database = mysql_family, mysql_family_database
+    for name in "ab":
+        server.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)", database)
+    url = server.create_user("narrow", "s3cret", privileges=["SELECT"], on=f"`{database}`.a")
+
+    def said(pattern: str) -> str:
+        found = check(server, database, url=url, tables=[f"{database}.{pattern}"])
+        return next(each.message for each in found if each.name == "tables")
+
+    hidden = f"the account sees no others in {database}, as it has rights to single tables"
+    try:
+        assert said("*") == f"1 table matches; {hidden}"
+        assert said("a") == "1 table matches"
+        server.execute(f"GRANT SELECT ON `{database}`.* TO 'narrow'@'%'")
+        assert said("*") == "2 tables match"
+    finally:
+        server.execute("DROP USER 'narrow'@'%'")
+
+
 def test_rights_of_a_role_count(mysql_family: MySqlFamilyServer) -> None:
     server = mysql_family
     url = server.create_user("actor", "s3cret")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from tidelog.errors import SourceError, UnsupportedTableError
-from tidelog.model.patterns import exclusion, matches, matching_columns
+from tidelog.model.patterns import EXCLUDE, exclusion, matches, matching_columns
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
@@ -22,7 +22,12 @@ from tidelog.sources.mysql.catalogue.schemas import (
 from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL, check_row_image
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, server_message
-from tidelog.sources.mysql.preflight.account import Grants, open_grants, read_grants
+from tidelog.sources.mysql.preflight.account import (
+    Grants,
+    narrowest_grant,
+    open_grants,
+    read_grants,
+)
 from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
 
 if TYPE_CHECKING:
@@ -113,7 +118,8 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
         )
         yield Finding("tables", "warning", text, fix, ADMINISTRATOR, by_hand=True)
         return
-    yield Finding("tables", "ok", matching_message(len(captured)))
+    text = f"{matching_message(len(captured))}{_hidden_tables(context)}"
+    yield Finding("tables", "ok", text)
     finder = MySqlSchemaFinder(context.keys, context.exclude_columns)
     for table in captured:
         yield from _table(context, table)
@@ -133,6 +139,23 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
                 yield Finding(f"table {table.name}", "error", found.unfit)
             if found is not None and found.schema.excluded:
                 yield excluded_finding(found.schema)
+
+
+def _hidden_tables(context: CheckContext) -> str:
+    """Says which databases, of which patterns name many tables, may have tables that the account
+    does not see; "" if it sees all.
+    """
+    places = [narrowest_grant(each) for each in context.tables if not each.startswith(EXCLUDE)]
+    names = list(dict.fromkeys(name for name, table in places if name and table is None))
+    grants = Grants.of(context.connection) if names else None
+    hidden = [
+        name
+        for name in names
+        if grants and grants.missing(_SHOW_COLUMNS, name) == list(_SHOW_COLUMNS)
+    ]
+    if not hidden:
+        return ""
+    return f"; the account sees no others in {', '.join(hidden)}, as it has rights to single tables"
 
 
 def _hidden_columns(context: CheckContext, table: TableName) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ _CONFLICTS = (f"{EXCEPTIONS}CommitFailedException", f"{EXCEPTIONS}ValidationExce
 _UNKNOWN = f"{EXCEPTIONS}CommitStateUnknownException"
 _DENIED = (f"{EXCEPTIONS}NotAuthorizedException", f"{EXCEPTIONS}ForbiddenException")
 _LOST = f"{EXCEPTIONS}NotFoundException"
-_DAMAGED = "org.apache.avro."
+_DAMAGED = "org.apache.avro."  # after a prefix in Iceberg's jars for Spark's SQL
 _METADATA = re.compile(r"[^/\s]+\.(?:avro|json)\b")
 _SQL_DENIED = "28"  # SQL's class of states "invalid authorization specification"
 
@@ -97,7 +97,7 @@ def _unreadable_file(error: Py4JJavaError) -> str | None:
     """Returns the name of a metadata file that is missing or damaged; None: it is another error."""
     causes = list(_causes(error))
     names = [str(each.getClass().getName()) for each in causes]
-    if not any(name == _LOST or name.startswith(_DAMAGED) for name in names):
+    if not any(name == _LOST or _DAMAGED in name for name in names):
         return None
     texts = " ".join(str(each.getMessage()) for each in causes)
     found = _METADATA.search(texts)

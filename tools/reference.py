@@ -28,7 +28,7 @@ from tidelog.kinds.sections import TypesSection
 from tidelog.model.state_machine import Transitions
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.outputs.base.sections import DeadLetter, DebeziumModes, StepSection
-from tidelog.outputs.lake.delta.config import HiveSection
+from tidelog.outputs.lake.delta.config import HiveSection, UnitySection
 from tidelog.outputs.opensearch.config import DocumentPart, JoinedDocument
 from tidelog.spark.datasource import options
 
@@ -83,8 +83,8 @@ def configuration() -> Iterator[str]:
     sections.insert(1, ("source", MySqlSourceSection))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
     sections += [("outputs.steps", StepSection), ("outputs.dead_letter", DeadLetter)]
-    sections += [("outputs.types", TypesSection), ("outputs.catalog", HiveSection)]
-    sections += [("outputs.debezium", DebeziumModes)]
+    sections += [("outputs.types", TypesSection), ("outputs.debezium", DebeziumModes)]
+    sections += [("outputs.catalog", HiveSection), ("outputs.catalog", UnitySection)]
     sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
     lists = ["outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts"]
     lists += ["control.alerts", "dumps"]
@@ -92,8 +92,9 @@ def configuration() -> Iterator[str]:
     described: dict[str, str] = {}
     for name, model in sections:
         several = " (a list)" if name in lists else ""
-        kind = f", kind {kind_of(model)}" if "kind" in model.model_fields else ""
-        heading = f"`{name}`{several}{kind}"
+        tags = [tag for tag in ("kind", "type") if tag in model.model_fields]
+        kinds = "".join(f", {tag} {kind_of(model, tag)}" for tag in tags)
+        heading = f"`{name}`{several}{kinds}"
         about = re.sub(r"\s\(docs/[^)]*\)", "", inspect.cleandoc(model.__doc__ or ""))
         more = re.findall(r"docs/([\w/-]+\.md)", model.__doc__ or "")
         link = f" [More](../{more[0]})." if more else ""
@@ -101,7 +102,7 @@ def configuration() -> Iterator[str]:
         schema = model.model_json_schema()["properties"]
         shared: dict[str, list[str]] = {}
         for option, field in model.model_fields.items():
-            if option == "kind":
+            if option in tags:
                 continue
             written = entry(option, field, schema[field.alias or option])
             first = described.setdefault(written, heading)
@@ -166,8 +167,8 @@ def sentences_of(text: str) -> list[str]:
     return found
 
 
-def kind_of(model: type[BaseModel]) -> str:
-    schema = model.model_json_schema()["properties"]["kind"]
+def kind_of(model: type[BaseModel], tag: str) -> str:
+    schema = model.model_json_schema()["properties"][tag]
     return " or ".join(f"`{value}`" for value in schema.get("enum") or [schema["const"]])
 
 
@@ -176,7 +177,7 @@ def type_of(option: str, schema: dict[str, Any]) -> str:
         schema, *others = [part for part in schema["anyOf"] if part.get("type") != "null"]
         if "const" in schema and others:
             return f"`{schema['const']}` or a mapping"
-    if "$ref" in schema:
+    if {"$ref", "oneOf"} & schema.keys():
         return "section, below"
     if "const" in schema:
         return f"`{schema['const']}`"

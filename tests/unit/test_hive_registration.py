@@ -10,7 +10,8 @@ import pytest
 from tidelog.errors import OutputError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.config import HiveSection
-from tidelog.outputs.lake.delta.hive import Entry, HiveCatalog, Registration
+from tidelog.outputs.lake.delta.hive import HiveCatalog
+from tidelog.outputs.lake.delta.registration import Entry, Registration
 
 ENTRY = Entry(TableName("shop", "orders"), "shop", "orders", "/srv/lake/shop/orders")
 
@@ -30,7 +31,7 @@ class LateCatalog(HiveCatalog):
 def test_the_thread_ends_though_the_metastore_answers_after_the_output_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidelog.outputs.lake.delta.hive._CLOSE_S", 0.01)
+    monkeypatch.setattr("tidelog.outputs.lake.delta.registration._CLOSE_S", 0.01)
     catalog = LateCatalog()
     registration = Registration(catalog, "delta-catalog")
     registration.add(ENTRY)

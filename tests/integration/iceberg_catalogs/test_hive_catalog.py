@@ -12,7 +12,8 @@ from tests.support.hive import HiveMetastore
 from tests.support.iceberg_readers import by_duckdb, by_pyiceberg
 
 from tidelog.errors import OutputError
-from tidelog.outputs.lake.delta.hive import Entry, HiveCatalog
+from tidelog.outputs.lake.delta.hive import HiveCatalog
+from tidelog.outputs.lake.delta.registration import Entry
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.thorough]

@@ -26,7 +26,7 @@ from tidelog.model.patterns import matches, overlap, routed
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.hadoop_settings import store_options
 from tidelog.outputs.base.sections import BuiltinKind, OutputSection, SteppedSection
-from tidelog.outputs.lake.delta.config import DeltaSection
+from tidelog.outputs.lake.delta.config import DeltaSection, HiveSection
 from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
 from tidelog.state.opening import fenced, open_state
 
@@ -328,12 +328,13 @@ def _check_remote(config: Config) -> None:
     hive = [
         each.name
         for each in config.outputs
-        if isinstance(each, DeltaSection) and each.catalog is not None
+        if isinstance(each, DeltaSection) and isinstance(each.catalog, HiveSection)
     ]
     if hive:
         raise UsageError(
-            f"output {hive[0]}: its catalog is reached by a JVM of this process, so not over Spark "
-            "Connect: leave out catalog, and register the tables once (docs/outputs/delta.md)"
+            f"output {hive[0]}: its Hive Metastore is reached by a JVM of this process, so not "
+            "over Spark Connect: leave out catalog, and register the tables once "
+            "(docs/outputs/delta.md)"
         )
 
 

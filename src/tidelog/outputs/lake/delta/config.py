@@ -18,14 +18,18 @@ from tidelog.kinds.sections import (
 from tidelog.outputs.base.sections import (
     BuiltinKind,
     FileStoreSection,
+    HeaderValue,
     name_field,
     normal_directory,
 )
 from tidelog.outputs.lake.config import LakeSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.system.extras import check_installed
 
 if TYPE_CHECKING:
     from tidelog.outputs.lake.delta.options import DeltaOptions
+    from tidelog.outputs.lake.delta.registration import Catalog
+    from tidelog.outputs.lake.delta.unity import UnityCatalog
 
 _PROBE_S: Final = 5.0
 
@@ -53,6 +57,39 @@ class HiveSection(Section):
             else:
                 return f"the Hive Metastore answers at {uri}"
         raise OutputError(failed)
+
+
+class UnitySection(Section):
+    """A server of Unity Catalog in which an output registers its tables."""
+
+    type: Literal["unity"] = Field(description="The kind of catalog.")
+    uri: str = Field(
+        pattern=r"^https?://[^\s/@]+$",
+        description="The server, without the path of its API.",
+        examples=["https://unity.example.org"],
+    )
+    name: str = Field(
+        pattern=r"^[^\s./]{1,255}$", description="The catalog, which must exist.", examples=["main"]
+    )
+    token: HeaderValue | None = Field(
+        default=None,
+        min_length=1,
+        description="Sent as `Authorization: Bearer`.",
+        examples=["${UNITY_TOKEN}"],
+    )
+
+    def open(self) -> UnityCatalog:
+        """Return the catalog. Raises MissingExtraError."""
+        check_installed("httpx")
+        from tidelog.outputs.lake.delta.unity import UnityCatalog
+
+        token = None if self.token is None else self.token.get_secret_value()
+        return UnityCatalog(self.uri, self.name, token)
+
+    def probe(self) -> str:
+        """Returns what `tidelog check` finds there. Raises OutputError."""
+        self.open().check()
+        return f"Unity Catalog at {self.uri} has the catalog {self.name}"
 
 
 class DeltaSection(FileStoreSection, LakeSection):
@@ -99,7 +136,7 @@ class DeltaSection(FileStoreSection, LakeSection):
         "tab, newline, `,;{}()=`) becomes `_`. `exact`: the source's names, by column "
         "mapping, which some readers read wrongly.",
     )
-    catalog: HiveSection | None = Field(
+    catalog: Annotated[HiveSection | UnitySection, Field(discriminator="type")] | None = Field(
         default=None,
         description="Where tables are registered, so that people query them by name. Unset: "
         "nowhere.",
@@ -124,7 +161,11 @@ def _open(section: DeltaSection, context: OutputContext) -> Output:
     from tidelog.outputs.lake.delta.output import DeltaOutput
 
     section.provide_options()
-    catalog = None if section.catalog is None else HiveCatalog(context.spark, section.catalog.uri)
+    catalog: Catalog | None = None
+    if isinstance(section.catalog, HiveSection):
+        catalog = HiveCatalog(context.spark, section.catalog.uri)
+    elif section.catalog is not None:
+        catalog = section.catalog.open()
     return DeltaOutput(
         context.spark,
         context.log_path,

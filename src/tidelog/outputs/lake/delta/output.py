@@ -16,8 +16,8 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import all_but, matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.progress import LeftOutTableStore
-from tidelog.outputs.lake.delta.hive import HiveCatalog, Registration, entry_of
 from tidelog.outputs.lake.delta.options import DeltaOptions
+from tidelog.outputs.lake.delta.registration import Catalog, Registration, entry_of
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta.tasks import RewriteWork
 from tidelog.outputs.lake.delta.vacuum import Vacuum, VacuumTimes
@@ -63,7 +63,7 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
         options: DeltaOptions | None = None,
         parallel_tables: int = 2,
         state: StateStore | None = None,
-        catalog: HiveCatalog | None = None,
+        catalog: Catalog | None = None,
     ) -> None:
         super().__init__(
             spark,
@@ -97,11 +97,12 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
         if registration is None:
             return
         for table, copy in list(self._tables.items()):
-            if registration.knows(table) or copy.state.version < 0:
+            if registration.knows(table) or (metadata := copy.state.metadata) is None:
                 continue
             with suppress(TableLeftOutError):  # somebody else's
                 copy.check_ours(table, self._log.generation)
-                registration.add(entry_of(table, self._destination(table), copy.path))
+                name = self._destination(table)
+                registration.add(entry_of(table, name, copy.path, metadata))
 
     def _maintain(self) -> None:
         super()._maintain()

@@ -122,6 +122,35 @@ def test_a_catalog_that_a_jvm_reaches_is_refused(tmp_path: Path) -> None:
         check_spark(found)
 
 
+def test_a_catalog_that_http_reaches_is_not_refused(tmp_path: Path) -> None:
+    need_client()
+    catalog = "catalog: {type: unity, uri: 'http://unity:8080', name: main}"
+    check_spark(config(tmp_path, f"remote: '{REMOTE}'", f"kind: delta, path: a, {catalog}"))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "expected"),
+    [
+        ("remote_token_file: token", "remote names no server"),
+        (f"remote: '{REMOTE}', remote_token_file: token", "leave out the token"),
+    ],
+)
+def test_a_token_is_in_one_place(tmp_path: Path, pipeline: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as refused:
+        config(tmp_path, pipeline)
+    assert "hidden-token" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("text", "expected"), [(None, "No such file"), (" \n", "is empty")])
+def test_a_file_without_a_token_is_named(tmp_path: Path, text: str | None, expected: str) -> None:
+    need_client()
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(OutputError, match=f"remote_token_file: .*token.*{expected}"):
+        RemoteSession("sc://spark.example.org", {}, file)
+
+
 def test_iceberg_is_refused(tmp_path: Path) -> None:
     need_client()
     found = config(tmp_path, f"remote: '{REMOTE}'", "kind: iceberg, path: a")

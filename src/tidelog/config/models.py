@@ -472,6 +472,12 @@ class PipelineOptions(Section):
         "Unset: `$SPARK_REMOTE`, if that is set and `master` is not.",
         examples=["sc://spark.example.org:15002"],
     )
+    remote_token_file: LocalPath | None = Field(
+        default=None,
+        description="A file with the token for `remote`, read again when the server ends the "
+        "session or refuses its token: renew it there before it expires.",
+        examples=["/run/secrets/spark-token"],
+    )
     conf: dict[str, str | int | float | bool] = Field(
         default={},
         description="Further Spark settings, passed on as they are.",
@@ -487,6 +493,11 @@ class PipelineOptions(Section):
     def _check_remote(self) -> Self:
         if self.remote is not None and self.master is not None:
             raise ValueError("remote names a Spark that runs already: leave out master")
+        if self.remote_token_file is not None:
+            if self.remote is None:
+                raise ValueError("remote_token_file: remote names no server")
+            if ";token=" in self.remote.reveal():
+                raise ValueError("remote_token_file: leave out the token of remote")
         return self
 
 

@@ -82,7 +82,9 @@ def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
     return DataFrame(datasets.ofRows(session._jsparkSession, plan), session)
 
 
-def remote_session(remote: str, conf: Mapping[str, str], retries: int = RETRIES) -> SparkSession:
+def remote_session(
+    remote: str, conf: Mapping[str, str], token_file: Path | None = None, retries: int = RETRIES
+) -> SparkSession:
     """Returns a session of a Spark Connect server, with ``conf`` besides ours. Raises as
     `RemoteSession` does, and UsageError if ``conf`` changes ours: all outputs share the session.
     """
@@ -92,7 +94,7 @@ def remote_session(remote: str, conf: Mapping[str, str], retries: int = RETRIES)
                 f"pipeline.conf: over Spark Connect all outputs share a session, where {name} must "
                 f"be {value}: leave it out"
             )
-    return cast("SparkSession", RemoteSession(remote, {**_CONF, **conf}, retries))
+    return cast("SparkSession", RemoteSession(remote, {**_CONF, **conf}, token_file, retries))
 
 
 _SCRIPT = """#!/bin/sh

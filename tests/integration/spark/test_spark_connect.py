@@ -406,3 +406,34 @@ def test_it_continues_after_a_session_ended_and_a_server_was_killed(
         ]
     finally:
         process.close()
+
+
+@pytest.mark.thorough
+def test_a_token_that_is_renewed_in_its_file_needs_no_restart(
+    servers: Servers, built: BuiltLog, tmp_path: Path, database: str
+) -> None:
+    token = "spark.connect.authenticate.token"
+    server = servers.start(conf={token: "the-first-token"})
+    remote = server.remote.replace("127.0.0.1", "localhost")  # else the client wants TLS
+    table = orders(built)
+    pipeline = Pipeline(built, tmp_path, database, remote)
+    file = tmp_path / "token"
+    file.write_text("the-first-token\n")
+    pipeline.document["pipeline"]["remote_token_file"] = "token"
+    server.wait()
+    process = pipeline.start()
+    try:
+        wait_for(lambda: len(pipeline.events()) == len(pipeline.lake()) == 4, process)
+        server.kill()
+        servers.start(conf={token: "another=token/"}, port=server.port).wait()
+        built.insert(table, "4", "n4", "1.5")
+        built.flush()
+        wait_for(lambda: "server denies access" in process.said, process)
+        assert len(pipeline.events()) == 4
+        file.write_text("another=token/\n")
+        wait_for(lambda: len(pipeline.events()) == len(pipeline.lake()) == 5, process)
+        wait_for(lambda: len(pipeline.copy()) == 5, process)
+        assert "first-token" not in process.said
+        assert "another=token" not in process.said
+    finally:
+        process.close()

@@ -351,7 +351,8 @@ def check_remote_server(config: Config) -> str:
 
     remote = remote_of(config)
     assert remote is not None
-    remote_session(remote, remote_settings(config), _CHECK_RETRIES).stop()
+    token_file = config.pipeline.remote_token_file
+    remote_session(remote, remote_settings(config), token_file, _CHECK_RETRIES).stop()
     found = []
     # Settings of object stores are read by Tidelog itself.
     known = ("spark.sql.", "spark.hadoop.")

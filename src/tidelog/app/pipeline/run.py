@@ -62,7 +62,7 @@ def session(config: Config, stop: threading.Event | None = None) -> SparkSession
 
     lake = check_spark(config)
     if (remote := remote_of(config)) is not None:
-        return remote_session(remote, remote_settings(config))
+        return remote_session(remote, remote_settings(config), config.pipeline.remote_token_file)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     delta, iceberg = lake == "delta", lake == "iceberg"
     spark = spark_session(

@@ -619,7 +619,7 @@ class LakeOutput(ABC, Generic[Copy]):
             tables = ", ".join(str(work.table) for work in works)
             start, end = min(each.start for each in works), max(each.end for each in works)
             what = f"{self.product} table {places}: writing offsets {start} to {end} of {tables}"
-            if errors.lasting_reason(error):
+            if errors.lasting_reason(error) or errors.connect_error(error):
                 raise errors.output_error(what, error) from error
             raise OutputError(f"{what} failed: {reason}") from error
 

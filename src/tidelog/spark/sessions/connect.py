@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from pyspark.errors import PySparkException
 
@@ -88,13 +89,22 @@ class RemoteSession:
     Args:
         remote: ``sc://host[:port][/;parameters]``.
         settings: Spark SQL's settings of each session.
+        token_file: has the token, which may be replaced; None: ``remote`` has it, or there is none.
         retries: how often a call is retried while the server is away.
 
     Raises UsageError if executors lack what Tidelog needs, OutputError if the server is away.
     """
 
-    def __init__(self, remote: str, settings: Mapping[str, str], retries: int = RETRIES) -> None:
+    def __init__(
+        self,
+        remote: str,
+        settings: Mapping[str, str],
+        token_file: Path | None = None,
+        retries: int = RETRIES,
+    ) -> None:
         self._remote = remote
+        self._token_file = token_file
+        self._token = ""
         self._settings = dict(settings)
         self._retries = retries
         self._lock = threading.RLock()
@@ -122,7 +132,8 @@ class RemoteSession:
                 return self._session
             if self._session is not None:
                 logger.warning(
-                    "the Spark Connect server %s has ended the session: a new one is opened",
+                    "the Spark Connect server %s has ended the session, or refuses its token: a "
+                    "new one is opened",
                     place_of(self._remote),
                 )
                 self._release()
@@ -171,11 +182,35 @@ class RemoteSession:
         try:
             session.conf.get("spark.sql.session.timeZone")
         except Exception as error:
-            if not SESSION_ENDED.search(str(error)):
-                raise
-            return False
+            if SESSION_ENDED.search(str(error)) or self._has_other_token():
+                return False
+            raise
         self._checked_at = time.monotonic()
         return True
+
+    def _has_other_token(self) -> bool:
+        """Has the file another token than the session?"""
+        return self._token_file is not None and self._read_token() != self._token
+
+    def _read_token(self) -> str:
+        assert self._token_file is not None
+        try:
+            token = self._token_file.read_text("utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or type(error).__name__
+            raise OutputError(f"pipeline.remote_token_file: {self._token_file}: {why}") from None
+        if not token:
+            raise OutputError(f"pipeline.remote_token_file: {self._token_file} is empty")
+        return token
+
+    def _address(self) -> str:
+        """Returns the address with the token that there is now."""
+        if self._token_file is None:
+            return self._remote
+        self._token = self._read_token()
+        place, _, parameters = self._remote.partition("/;")
+        parts = [*filter(None, [parameters]), f"token={quote(self._token, safe='')}"]
+        return f"{place.rstrip('/')}/;{';'.join(parts)}"
 
     def _open(self) -> SparkSession:
         from pyspark.sql import SparkSession
@@ -183,7 +218,7 @@ class RemoteSession:
 
         warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]")  # an error is raised besides
         try:
-            session: Any = SparkSession.builder.remote(self._remote).create()
+            session: Any = SparkSession.builder.remote(self._address()).create()
             self._policy = DefaultPolicy(max_retries=self._retries, max_backoff=_MOST_WAIT_MS)
             session.client.set_retry_policies([self._policy])
             _check_version(session)

@@ -134,7 +134,7 @@ def known_error(error: BaseException) -> errors.TidelogError | None:
     if _STOPPED.search(text):
         return application_ended_error()
     # This may be the cause of an output's error.
-    return _connect_error(error) or _process_error(text) or ours or jvm_error(error)
+    return connect_error(error) or _process_error(text) or ours or jvm_error(error)
 
 
 def _process_error(text: str) -> errors.TidelogError | None:
@@ -170,7 +170,7 @@ def _process_error(text: str) -> errors.TidelogError | None:
     return None
 
 
-def _connect_error(error: BaseException) -> errors.TidelogError | None:
+def connect_error(error: BaseException) -> errors.TidelogError | None:
     """Returns the error to raise where a server of Spark Connect is away, denies access or has
     ended the session.
     """
@@ -273,8 +273,10 @@ def lasting_reason(error: BaseException) -> str:
     return ""
 
 
-def output_error(what: str, error: BaseException) -> errors.OutputError:
+def output_error(what: str, error: BaseException) -> errors.TidelogError:
     """Returns the error of an output that failed: a permanent or a transient one."""
+    if (known := connect_error(error)) is not None:
+        return type(known)(f"{what}: {known}")
     lasting = lasting_reason(error)
     if lasting:
         return errors.OutputRefusedError(f"{what} failed, and every retry will fail:  {lasting}")

@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.codecs.mysql.binlog.items import unpack_position
 from tidelog.demo.servers.mysql import MySqlFamilyServer
-from tidelog.errors import ChunkRefusedError
+from tidelog.errors import ChunkRefusedError, UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue import tables
 from tidelog.sources.mysql.catalogue.storage import storage_of
@@ -52,6 +52,31 @@ def test_base_tables_are_listed_and_not_our_own(
     assert " " not in shape.storage
     assert catalogue.shape(TableName(mysql_family_database, "none")) is None
     assert not catalogue.tables(["mysql.*", "sys.*", "information_schema.*", "tidelog.*"])
+
+
+def test_a_table_whose_columns_are_not_all_shown_is_refused(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    """Until a right shows them: else each record is unlike the table, and each dump is in vain."""
+    server, table = mysql_family, TableName(mysql_family_database, "t")
+    server.execute("CREATE TABLE t (id int PRIMARY KEY, v int, w int)", mysql_family_database)
+    quoted = f"`{mysql_family_database}`.t"
+    url = server.create_user("part", "s", privileges=["SELECT (id, v)"], on=quoted)
+    catalogue = MySqlCatalogue(url)
+    try:
+        with pytest.raises(UnsupportedTableError, match="rights to single columns") as refused:
+            catalogue.shape(table)
+        assert refused.value.remedy is not None
+        server.execute(refused.value.remedy)
+        shape = catalogue.shape(table)
+        assert shape is not None
+        assert shape.schema.column_names == ("id", "v", "w")
+        server.execute(f"REVOKE REFERENCES ON {quoted} FROM 'part'@'%'")
+        server.execute(f"GRANT SELECT (w) ON {quoted} TO 'part'@'%'")
+        assert catalogue.shape(table) is not None
+    finally:
+        catalogue.close()
+        server.execute("DROP USER 'part'@'%'")
 
 
 @pytest.mark.parametrize(

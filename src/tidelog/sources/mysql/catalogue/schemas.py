@@ -37,6 +37,7 @@ from tidelog.model.patterns import exclusion
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.connect import Connection, quote_name, text_of
 from tidelog.sources.mysql.errors import PARSE_ERROR, number_of
+from tidelog.sources.mysql.preflight.account import Grants
 from tidelog.sources.table_settings import (
     ColumnExclusion,
     settings_version,
@@ -192,7 +193,12 @@ FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
 ORDER BY ORDINAL_POSITION
 """
 _TABLE = """
-SELECT TABLE_TYPE FROM information_schema.TABLES
+SELECT TABLE_TYPE, EXISTS (
+  SELECT 1 FROM information_schema.COLUMN_PRIVILEGES
+  WHERE COLUMN_PRIVILEGES.TABLE_SCHEMA = TABLES.TABLE_SCHEMA
+  AND COLUMN_PRIVILEGES.TABLE_NAME = TABLES.TABLE_NAME
+)
+FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 _KEY = """
@@ -216,6 +222,31 @@ _COLLATIONS = {
 }
 _ATTEMPTS = 3
 _MARIADB_FULL_NAMES = (10, 10)
+
+
+SHOW_COLUMNS = ("SELECT", "INSERT", "UPDATE", "REFERENCES")
+"""On a table, each shows all of its columns; on single columns, these alone."""
+
+
+def check_all_columns_shown(connection: Connection, table: TableName) -> None:
+    """Refuse a table of which the account may not see all columns: the log's rows have them.
+    Raises UnsupportedTableError.
+    """
+    place = (table.namespace, table.name)
+    grants = Grants.of(connection)
+    if grants.missing(SHOW_COLUMNS, *place) != list(SHOW_COLUMNS):
+        return
+    try:
+        connection.rows(f"SELECT * FROM {quote_name(*place)} LIMIT 0")  # noqa: S608 - quoted
+    except pymysql.MySQLError as error:
+        if number_of(error) not in (ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR):
+            raise
+        raise UnsupportedTableError(
+            table,
+            "the account has rights to single columns of it, so it may not see the others, and "
+            "can't decode the log's rows",
+            grants.statement(["REFERENCES"], *place) + "  -- shows all columns, not their values",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +290,8 @@ class MySqlSchemaFinder:
 
         Raises:
             UnsupportedTableError: a type is unknown, MariaDB keeps old versions of the rows, labels
-                are unknown or can't be a key, or a column of the key is excluded.
+                are unknown or can't be a key, a column of the key is excluded, or the account may
+                not see all columns.
             SourceBusyError: the table changed while it was read.
             pymysql.MySQLError: the server's errors.
         """
@@ -275,6 +307,8 @@ class MySqlSchemaFinder:
                 f"{exclusion(table)}",
                 f"ALTER TABLE {quote_name(*name)} DROP SYSTEM VERSIONING;",
             )
+        if kind[1]:
+            check_all_columns_shown(connection, table)
         columns = self._columns(connection, table)
         if not columns:
             return None

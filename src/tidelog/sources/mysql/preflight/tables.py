@@ -15,7 +15,9 @@ from tidelog.model.schema import TableName
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import (
+    SHOW_COLUMNS,
     MySqlSchemaFinder,
+    check_all_columns_shown,
     expression_indexes,
     hidden_columns,
 )
@@ -50,8 +52,6 @@ _UNIQUE = (
 _COLUMNS = (
     "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
 )
-_SHOW_COLUMNS = ("SELECT", "INSERT", "UPDATE", "REFERENCES")
-"""On a table, each shows all of its columns; on single columns, these alone."""
 _DATES = (
     "SELECT table_schema, table_name, column_name FROM information_schema.columns "
     "WHERE data_type IN ('date', 'datetime', 'timestamp') AND table_schema NOT IN %s "
@@ -122,12 +122,14 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
     yield Finding("tables", "ok", text)
     finder = MySqlSchemaFinder(context.keys, context.exclude_columns)
     for table in captured:
-        yield from _table(context, table)
-        yield from _hidden_columns(context, table.name)
+        reported = [*_table(context, table), *_hidden_columns(context, table.name)]
+        yield from reported
         try:
             check_row_image(context.connection, table.name, finder.surrogate)
             found = finder.find(context.connection, table.name)
         except UnsupportedTableError as error:
+            if any(each.level == "error" for each in reported):
+                continue
             fix = error.remedy or ""
             yield Finding(
                 f"table {table.name}", "error", error.reason, fix, ADMINISTRATOR, by_hand=True
@@ -151,7 +153,7 @@ def _hidden_tables(context: CheckContext) -> str:
     hidden = [
         name
         for name in names
-        if grants and grants.missing(_SHOW_COLUMNS, name) == list(_SHOW_COLUMNS)
+        if grants and grants.missing(SHOW_COLUMNS, name) == list(SHOW_COLUMNS)
     ]
     if not hidden:
         return ""
@@ -234,13 +236,13 @@ def _unreadable(context: CheckContext, table: TableName) -> Iterator[Finding]:
         text = f"can't be read: {server_message(number_of(error), str(error.args[-1]))}"
         fix = grants.statement(["SELECT"], *place) if denied else ""
         yield Finding(f"table {table}", "error", text, fix, ADMINISTRATOR)
-    elif grants.missing(_SHOW_COLUMNS, *place) == list(_SHOW_COLUMNS):
-        text = (
-            "the account has rights to single columns of it, so it may not see the others, and "
-            "can't decode the log's rows"
+        return
+    try:
+        check_all_columns_shown(context.connection, table)
+    except UnsupportedTableError as refused:
+        yield Finding(
+            f"table {table}", "error", refused.reason, refused.remedy or "", ADMINISTRATOR
         )
-        fix = grants.statement(["REFERENCES"], *place) + "  -- shows all columns, not their values"
-        yield Finding(f"table {table}", "error", text, fix, ADMINISTRATOR)
 
 
 def _read_error(context: CheckContext, table: TableName, columns: str) -> pymysql.MySQLError | None:

@@ -294,6 +294,10 @@ def test_value_of_a_variable_cannot_change_the_structure(tmp_path: Path) -> None
         ("state: {url: 'redis://x'}\n", "3: state.url: expected sqlite:///path/to/state.db"),
         ("outputs:\n  - kind: delta\n", "4: outputs[0].path: is missing"),
         (
+            "outputs: [{kind: delta, path: a, types: {uuid: text}}]\n",
+            "outputs[0].types.uuid: unknown key; known are arrays, numeric, json,",
+        ),
+        (
             "outputs:\n  - {kind: delta, path: a}\n  - {kind: delat, path: b}\n",
             "not 'delat'; did you mean 'delta'?",
         ),

@@ -406,11 +406,12 @@ def _section_at(location: tuple[str | int, ...]) -> type[Section]:
     if not location:
         return Config
     if location[0] == "source" and len(location) > 1:
-        return SOURCES[str(location[1])]
+        return _inner(SOURCES[str(location[1])], location[2:])
     if location[0] == "outputs" and len(location) > 2:
         model: Any = OUTPUTS[str(location[2])]
         if len(location) > 3:  # a section inside an output
-            model = {"steps": StepSection, "dead_letter": DeadLetter}.get(str(location[3]), model)
+            lists = {"steps": StepSection, "dead_letter": DeadLetter}
+            model = lists.get(str(location[3])) or _inner(model, location[3:])
         return model  # type: ignore[no-any-return]
     return _inner(SECTIONS[str(location[0])], location[1:])
 
@@ -420,7 +421,9 @@ def _inner(section: type[Section], location: tuple[str | int, ...]) -> type[Sect
     field = section.model_fields.get(str(location[0])) if location else None
     if field is None:
         return section
-    kinds = [each for each in get_args(field.annotation) if each is not NoneType]
+    kinds = [
+        each for each in get_args(field.annotation) or [field.annotation] if each is not NoneType
+    ]
     if len(kinds) != 1 or not (isinstance(kinds[0], type) and issubclass(kinds[0], Section)):
         return section
     return _inner(kinds[0], location[1:])

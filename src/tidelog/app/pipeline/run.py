@@ -247,8 +247,7 @@ def _deliver(
             if nothing_to_deliver(config, state, leading):
                 return
             check_spark(config)
-        spark_starts = "Spark, which fetches jars the first time"
-        reason = spark_starts if remote_of(config) is None else "a session of Spark Connect"
+        reason = "Spark" if remote_of(config) is None else "a session of Spark Connect"
         on_status({"role": "starting", "reason": reason})
         spark = spark_handle()
         from tidelog.app.pipeline.session import PipelineSession

@@ -636,8 +636,8 @@ def test_lines_for_a_log_come_again_once_they_have_changed() -> None:
 def test_what_is_said_last_tells_how_far_it_came() -> None:
     running = dump(table(rows_read=100, estimated_rows=400), dump_id="initial")
     assert closing(overview(status(**running), NOW_MS)) == (
-        "stopped: 1,234 records were captured, up to 0/208C0C0; shop/delta is up to date; dump "
-        "initial resumes at the next start."
+        "stopped: the log is captured up to 0/208C0C0; shop/delta is up to date; dump initial "
+        "resumes at the next start."
     )
 
 

@@ -399,9 +399,8 @@ def of_dump(dump: RunningDump) -> str:
 
 def closing(overview: Overview) -> str:
     """Describe the state at the end of a process that ran capture, a pipeline or both."""
-    parts = [f"stopped: {overview.records:,} records were captured"]
-    if overview.source.position is not None:
-        parts[0] += f", up to {overview.source.position}"
+    at = overview.source.position
+    parts = ["stopped" if at is None else f"stopped: the log is captured up to {at}"]
     parts += [of_output(output) for output in overview.outputs[:BRIEFLY]]
     parts += [f"dump {each.dump_id} resumes at the next start" for each in overview.dumps[:1]]
     return printable("; ".join(parts) + ".")

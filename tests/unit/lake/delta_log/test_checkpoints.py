@@ -15,6 +15,7 @@ from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.lake.delta.vacuum import TableFiles
+from tidelog.outputs.lake.delta_log import commits
 from tidelog.outputs.lake.delta_log.actions import DeletionVector, add, remove, transaction
 from tidelog.outputs.lake.delta_log.commits import is_checkpoint_due, write_checkpoint
 from tidelog.outputs.lake.delta_log.table_state import TableState, duration_ms, stats_text
@@ -192,6 +193,27 @@ def test_when_a_checkpoint_is_due(table: Table) -> None:
     table.fill(theirs, 8)  # without a checkpoint
     assert theirs.version == 17
     assert is_checkpoint_due(theirs)
+
+
+def test_a_small_checkpoint_is_followed_by_another_soon(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers read every commit after it."""
+    state = table.create({"delta.checkpointInterval": "100"})
+    table.fill(state, 18)
+    assert not is_checkpoint_due(state)
+    table.fill(state, 1)
+    assert is_checkpoint_due(state)
+    write_checkpoint(table.store, state)
+    table.fill(state, 19)
+    assert not is_checkpoint_due(state)
+    table.fill(state, 1)
+    assert is_checkpoint_due(state)
+    monkeypatch.setattr(commits, "_SMALL", 10)
+    assert not is_checkpoint_due(state), "it would cost more"
+    table.fill(state, 61)
+    assert state.version == 100
+    assert is_checkpoint_due(state)
 
 
 def test_by_default_every_tenth_commit_has_one(table: Table) -> None:

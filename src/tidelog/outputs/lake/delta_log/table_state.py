@@ -73,10 +73,13 @@ def version_of(name: str) -> int:
 
 @dataclass(frozen=True, order=True)
 class CheckpointFiles:
-    """A checkpoint: names of its files in ``_delta_log``, in order of its parts."""
+    """A checkpoint: names of its files in ``_delta_log``, in order of its parts; ``actions``: how
+    many it has, if this process wrote it.
+    """
 
     version: int
     names: tuple[str, ...]
+    actions: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

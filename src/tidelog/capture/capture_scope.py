@@ -235,6 +235,12 @@ class RelationNames:
         self._state.put(RENAMED_KEY, kept, None)
         self._renamed = kept
 
+    def relation_ids(self, tables: Collection[str]) -> dict[int, str]:
+        """The known numbers of these tables, each with the table."""
+        with self._lock:
+            known = self._read()
+            return {known[name]: name for name in tables if name in known}
+
     def renamed(self) -> list[dict[str, Any]]:
         """For status: the last tables that got another name, each with it and the time, and whether
         the new name is captured.

@@ -173,6 +173,12 @@ class CatalogueWatch:
         """Called with the relation numbers of the compared tables, by table, and the names of all
         captured tables.
         """
+        self.on_gone: Callable[[Collection[str], Collection[str]], None] = lambda gone, captured: (
+            None
+        )
+        """Called with tables of the last comparison that are not captured by their name now, and
+        with the names of all captured tables.
+        """
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
         """Called with all existing tables, if any other table would be dumped as new."""
         self.inserts_only: Mapping[TableName, UnsupportedReason] = {}
@@ -323,6 +329,8 @@ class CatalogueWatch:
             if not new:
                 current[name] = known[name]
         self._report_relations(shapes.values())
+        if gone := [name for name in stored if name not in self._captured]:
+            self.on_gone(gone, self._captured)
         if self._dump_new:
             self.on_present(self._captured)
         if current != stored:

@@ -271,6 +271,9 @@ class CheckingCatalogue:
     def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:
         return self._catalogue.columns(tables)
 
+    def names(self, relation_ids: Sequence[int]) -> dict[int, TableName]:
+        return self._catalogue.names(relation_ids)
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         return self._catalogue.estimated_rows(tables)
 

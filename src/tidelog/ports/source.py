@@ -88,6 +88,12 @@ class Catalogue(Protocol):
         """
         ...
 
+    def names(self, relation_ids: Sequence[int]) -> dict[int, TableName]:
+        """Return the names of those of the numbered tables that exist, captured or not. Empty if
+        the source does not number tables.
+        """
+        ...
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """Return the rows by the source's statistics, for those of the tables that it has.
 

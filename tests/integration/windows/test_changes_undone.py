@@ -373,6 +373,25 @@ def test_table_that_is_renamed_for_good_leaves_nothing_behind(live: Make) -> Non
     capture.check("public.u")
 
 
+@pytest.mark.parametrize("when", ["running", "down"])
+def test_table_that_is_renamed_to_what_is_not_captured_is_reported(live: Make, when: str) -> None:
+    """Until a table has its name again."""
+    capture = captured(live(), CASES[0])
+
+    def renamed() -> list[tuple[str, str, bool]]:
+        found = app.status(capture.config).document["renamed"]
+        return [(each["table"], each["now"], each["captured"]) for each in found]
+
+    if when == "down":
+        capture.stop()
+    capture.sql.execute("ALTER TABLE t SET SCHEMA aside")
+    if when == "down":
+        capture.start()
+    capture.wait_for(lambda: renamed() == [("public.t", "aside.t", False)], "it is reported")
+    capture.sql.execute(PLAIN.encode())
+    capture.wait_for(lambda: not renamed(), "a table has its name")
+
+
 @pytest.mark.parametrize("copy", ["public.t_new", "aside.t_new"], ids=["captured", "not captured"])
 def test_table_that_changes_places_with_its_copy(live: Make, copy: str) -> None:
     """pgroll, pg_repack and people do so. The copy of the name has what the other one held before,

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, takewhile
 from typing import Any
@@ -241,6 +241,7 @@ class AutomaticDumps:
         """Captured tables whose last dump failed, and the reason."""
         self.watch = watch(self._dump_differing)
         self.watch.on_relations = self._names.add_new
+        self.watch.on_gone = self._report_gone
         self.watch.on_present = self._names.keep_only
 
     def summary(self) -> dict[str, Any]:
@@ -332,6 +333,15 @@ class AutomaticDumps:
         self._names.note_renamed(seen)
 
     # ------------------------------------------------------------ maintenance
+
+    def _report_gone(self, tables: Collection[str], captured: Collection[str]) -> None:
+        """Report those of the tables that exist by another name, which is not captured."""
+        numbers = self._names.relation_ids(tables)
+        if not numbers:
+            return
+        for number, now in self._catalogue.names(list(numbers)).items():
+            if str(now) not in {numbers[number], *captured}:
+                self._names.note_renamed(TableRenamed(TableName.parse(numbers[number]), now))
 
     def request_due(self) -> None:
         """Request the dumps that are due. On SourceError, call it again later."""

@@ -113,6 +113,10 @@ class MySqlCatalogue:
         with self._lock, translate_errors("listing columns"):
             return columns_of(self._get_connection(), tables)
 
+    def names(self, relation_ids: Sequence[int]) -> dict[int, TableName]:
+        """Nothing: tables have no numbers here, and the log shows what is renamed."""
+        return {}
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`. A query for each database."""
         with self._lock, translate_errors("looking up estimates"):

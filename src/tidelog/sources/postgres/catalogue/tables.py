@@ -231,6 +231,12 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.
 GROUP BY 1, 2
 """
 
+_NAMES = """
+SELECT c.oid::int8, n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY (%s::oid[])
+"""
+
 
 class PostgresCatalogue:
     """`tidelog.ports.Catalogue`. Thread-safe: one connection, one call at a time.
@@ -295,6 +301,12 @@ class PostgresCatalogue:
         with self._lock, translate_errors("listing columns"):
             rows = self._get_connection().execute(_COLUMNS.encode(), names).fetchall()
         return {TableName(namespace, name): tuple(columns) for namespace, name, columns in rows}
+
+    def names(self, relation_ids: Sequence[int]) -> dict[int, TableName]:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translate_errors("looking up names"):
+            rows = self._get_connection().execute(_NAMES.encode(), (list(relation_ids),)).fetchall()
+        return {number: TableName(namespace, name) for number, namespace, name in rows}
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`."""

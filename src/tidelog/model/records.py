@@ -35,8 +35,11 @@ def bitmap(flags: Bools) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
-def readonly(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
-    """Return the array in the form the kernels are compiled for: contiguous and read-only."""
+def readonly(array: np.ndarray, dtype: type[np.generic] | None = None) -> np.ndarray:
+    """Return the array in the form the kernels are compiled for: contiguous and read-only.
+
+    ``dtype``: by default the array's own.
+    """
     view = np.ascontiguousarray(array, dtype=dtype).view()
     view.flags.writeable = False
     return view

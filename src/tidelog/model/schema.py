@@ -112,6 +112,10 @@ class TableName:
             raise ValueError(f"table {text!r} must be namespace.name")
         return cls(namespace, name)
 
+    def lower_case(self) -> TableName:
+        """Return the name as a server keeps it that folds names to lower case."""
+        return TableName(self.namespace.lower(), self.name.lower())
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

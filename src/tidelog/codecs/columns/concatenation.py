@@ -14,7 +14,7 @@ import pyarrow as pa
 from numba import njit
 
 from tidelog.codecs.columns.kernels import copy_bytes, read_byte, read_int32, read_int64
-from tidelog.model.records import Bools, Int64s, UInt8s, bitmap
+from tidelog.model.records import Bools, Int64s, UInt8s, bitmap, readonly
 
 # Indexes of a piece's fields.
 KIND = 0
@@ -317,19 +317,12 @@ def _cells(values: pa.Array) -> tuple[UInt8s, Int64s]:
         values = values.cast(pa.large_string())
         large = True
     if not len(values):  # Java's Arrow leaves out the only offset of an empty array
-        return _NOTHING, _read_only(np.zeros(1, np.int64))
+        return _NOTHING, readonly(np.zeros(1, np.int64))
     _, offsets, content = values.buffers()
     width = np.int64 if large else np.int32
     bounds = np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1]
     data = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-    return _read_only(data), _read_only(bounds.astype(np.int64, copy=False))
-
-
-def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A read-only view, so that the kernels are compiled only once."""
-    found = values.view()
-    found.flags.writeable = False
-    return found
+    return readonly(data), readonly(bounds.astype(np.int64, copy=False))
 
 
 _NOTHING = np.frombuffer(b"", np.uint8)

@@ -26,7 +26,7 @@ from numba import njit
 from tidelog.codecs.columns.concatenation import TextCells
 from tidelog.codecs.source_blocks import connector_of, source_block, source_fields
 from tidelog.errors import OutputError
-from tidelog.model.records import Bools, bitmap
+from tidelog.model.records import Bools, bitmap, readonly
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters import avro_schema
 from tidelog.outputs.formatters.avro_schema import AvroField, fields_of, nullable
@@ -267,7 +267,7 @@ class AvroRows:
         return pa.BinaryArray.from_buffers(pa.binary(), self.n, buffers)
 
     def _numbers(self, values: npt.NDArray[Any], state: States) -> None:
-        numbers = _read_only(values.astype(np.int64, copy=False))
+        numbers = readonly(values.astype(np.int64, copy=False))
         size_numbers(numbers, state, self._sizes)
         self._writes.append(lambda out, at: write_numbers(numbers, state, out, at))
 
@@ -279,7 +279,7 @@ class AvroRows:
         self._bytes((data, start, np.full(self.n, width, np.int64)), state, counted=False)
 
     def _bytes(self, cells: _Cells, state: States, *, counted: bool) -> None:
-        data, start, length = _read_only(cells[0]), *cells[1:]
+        data, start, length = readonly(cells[0]), *cells[1:]
         size_bytes(length, counted, state, self._sizes)
         self._writes.append(
             lambda out, at: write_bytes(data, start, length, counted, state, out, at)
@@ -312,12 +312,6 @@ def encode_names(values: list[str]) -> bytes:
 # data uint8[...], start int64[n], length int64[n]
 # (read-only, so that the kernels are compiled once)
 _Cells = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]
-
-
-def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    found = values.view()
-    found.flags.writeable = False
-    return found
 
 
 def _constant(encoded: bytes, n: int) -> _Cells:
@@ -358,7 +352,7 @@ def _decimals(values: pa.Array) -> _Cells:
     cells = cells[values.offset * _DECIMAL_BYTES : (values.offset + n) * _DECIMAL_BYTES]
     out = np.empty(n * _DECIMAL_BYTES, np.uint8)
     start, length = np.empty(n, np.int64), np.empty(n, np.int64)
-    shortest_decimals(_read_only(cells).reshape(n, _DECIMAL_BYTES), out, start, length)
+    shortest_decimals(readonly(cells).reshape(n, _DECIMAL_BYTES), out, start, length)
     return out, start, length
 
 

@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from tidelog.model.records import Int64s
+from tidelog.model.records import Int64s, readonly
 from tidelog.outputs.kafka.client import VERSION_HEADER, librdkafka_log
 
 Header = tuple[str, bytes]
@@ -300,14 +300,7 @@ def _cells(column: pa.Array) -> _Cells:
     data = np.frombuffer(content, np.uint8) if content is not None and content.size else _NONE
     valid = column.is_valid() if column.null_count else pa.array([], pa.bool_())
     cells = data, bounds, valid.to_numpy(zero_copy_only=False)
-    return tuple(_read_only(each) for each in cells)  # type: ignore[return-value]
-
-
-def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A read-only view, so that the kernel is compiled only once."""
-    found = values.view()
-    found.flags.writeable = False
-    return found
+    return tuple(readonly(each) for each in cells)  # type: ignore[return-value]
 
 
 def _header_columns(column: pa.MapArray) -> tuple[Int64s, _Cells, _Cells]:

@@ -72,9 +72,11 @@ codecs.register_error(_TEXTS, _replace_surrogate)
 codecs.register(_codec)
 
 
-def text_of(data: bytes) -> str:
-    """Decode UTF-8 as a `Connection` does."""
-    return data.decode(_TEXTS)
+def text_of(value: object) -> str:
+    """Return a value as text, bytes as a `Connection` decodes them: MySQL 8 returns some columns of
+    information_schema as bytes.
+    """
+    return value.decode(_TEXTS) if isinstance(value, bytes) else str(value)
 
 
 class Connection(_Base):

@@ -412,16 +412,12 @@ def read_statement(sql: str, database: str, *, fold: bool = False, sql_mode: int
     if not fold:
         return statement
     effects = tuple(
-        replace(effect, table=_lower_case(effect.table)) for effect in statement.effects
+        replace(effect, table=effect.table.lower_case()) for effect in statement.effects
     )
     dropped = statement.database
     return replace(
         statement, effects=effects, database=None if dropped is None else dropped.lower()
     )
-
-
-def _lower_case(table: TableName) -> TableName:
-    return TableName(table.namespace.lower(), table.name.lower())
 
 
 # ruff: noqa: SIM905

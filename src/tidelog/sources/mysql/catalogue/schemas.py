@@ -299,7 +299,7 @@ class MySqlSchemaFinder:
         kind = connection.row(_TABLE, name)
         if kind is None:
             return None
-        if _text(kind[0]) == "SYSTEM VERSIONED":
+        if text_of(kind[0]) == "SYSTEM VERSIONED":
             raise UnsupportedTableError(
                 table,
                 "it is system-versioned: the log holds its old rows next to the current ones, with "
@@ -406,8 +406,8 @@ class MySqlSchemaFinder:
         try:
             return binlog_column(
                 str(name),
-                _text(data_type),
-                _text(column_type),
+                text_of(data_type),
+                text_of(column_type),
                 flavor=connection.flavor,
                 octet_length=None if octets is None else int(str(octets)),
                 collation_id=None
@@ -430,7 +430,7 @@ def expression_indexes(connection: Connection, table: TableName) -> list[str]:
     if connection.flavor is not Flavor.MYSQL:
         return []
     rows = connection.rows(_EXPRESSIONS, (table.namespace, table.name))
-    return [_text(row[0]) for row in rows]
+    return [text_of(row[0]) for row in rows]
 
 
 def logs_hidden_columns(connection: Connection, table: TableName, seen: TableMapSeen) -> bool:
@@ -512,11 +512,6 @@ def _members(metadata: TableMapMetadata, i: int, known: Column | None) -> tuple[
         )
     charset = charset_of(collation or BINARY_COLLATION)
     return tuple(decode_text(label, charset) for label in found)
-
-
-def _text(value: object) -> str:
-    """MySQL 8 returns some columns of information_schema as bytes."""
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 # Row hashes.

@@ -29,7 +29,7 @@ from typing import Any
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.connect import Connection, text_of
 
 _TABLE = """
 SELECT ENGINE, TABLE_ROWS, DATA_LENGTH
@@ -103,7 +103,7 @@ class MySqlTableStorage:
 
 def names_of(connection: Connection) -> dict[TableName, str]:
     """Every table that `versions_of` returns, with an empty text; reads nothing else."""
-    return {TableName(_text(row[0]), _text(row[1])): "" for row in connection.rows(_TABLES)}
+    return {TableName(text_of(row[0]), text_of(row[1])): "" for row in connection.rows(_TABLES)}
 
 
 def versions_of(connection: Connection) -> dict[TableName, str]:
@@ -113,7 +113,7 @@ def versions_of(connection: Connection) -> dict[TableName, str]:
     found: dict[TableName, Any] = {}
     for query in _ALL:
         for namespace, name, *row in connection.rows(query):
-            table = TableName(_text(namespace), _text(name))
+            table = TableName(text_of(namespace), text_of(name))
             if query is _TABLES:
                 found[table] = hashlib.sha256()
             if table in found:
@@ -136,7 +136,7 @@ def storage_of(connection: Connection, table: TableName) -> MySqlTableStorage | 
         fills = nullable == "NO" or default not in (None, "NULL") or "GENERATED" in str(extra)
         columns[column] = [_digest(f"{kind} {collation}"), "1" if fills else "0"]
     text = _text_of(engine, parts, columns)
-    return MySqlTableStorage(text, _text(engine or ""), int(rows or 0), int(size or 0))
+    return MySqlTableStorage(text, text_of(engine or ""), int(rows or 0), int(size or 0))
 
 
 def excluding(text: str, excluded: Sequence[str]) -> str:
@@ -150,7 +150,7 @@ def columns_of(
     """The columns of those of the tables that exist, in order. Raises PyMySQL's errors."""
     found: dict[TableName, list[str]] = {}
     for namespace, name, column in connection.rows(_COLUMN_NAMES):
-        found.setdefault(TableName(_text(namespace), _text(name)), []).append(_text(column))
+        found.setdefault(TableName(text_of(namespace), text_of(name)), []).append(text_of(column))
     return {table: tuple(found[table]) for table in tables if table in found}
 
 
@@ -166,7 +166,7 @@ def estimated_rows(connection: Connection, tables: Sequence[TableName]) -> dict[
             query = _ESTIMATES.format(names=", ".join(["%s"] * len(some)))
             for name, rows in connection.rows(query, (namespace, *some)):
                 if rows is not None:
-                    found[TableName(namespace, _text(name))] = int(rows)
+                    found[TableName(namespace, text_of(name))] = int(rows)
     return found
 
 
@@ -204,11 +204,6 @@ def _text_of(*parts: Any) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _text(value: object) -> str:
-    """MySQL 8 returns some columns of information_schema as bytes."""
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 # Row images.
@@ -285,16 +280,16 @@ def _unlogged_key(
     rows: Sequence[Sequence[object]],
 ) -> str:
     """What is wrong with the table's key of ``source.keys``; empty: it is logged or not used."""
-    columns = {_text(name): (role, _text(kind)) for role, _, _, name, kind in rows}
+    columns = {text_of(name): (role, text_of(kind)) for role, _, _, name, kind in rows}
     logged = [
         name
         for name, (role, kind) in columns.items()
-        if _text(role) == "PRI" or (image == "NOBLOB" and not _BLOB.fullmatch(kind))
+        if text_of(role) == "PRI" or (image == "NOBLOB" and not _BLOB.fullmatch(kind))
     ]
     lost = [name for name in surrogate(table, list(columns)) if name not in logged]
     if not lost or connection.rows(_PRIMARY, (table.namespace, table.name)):
         return ""
-    unique = ", ".join(name for name, (role, _) in columns.items() if _text(role) == "PRI")
+    unique = ", ".join(name for name, (role, _) in columns.items() if text_of(role) == "PRI")
     return (
         f"updates and deletes do not log {', '.join(lost)}, of its key in source.keys, beside its "
         f"unique key ({unique}): name that one in source.keys, or"

@@ -76,8 +76,8 @@ class MySqlMetadataTables:
     def fold(self) -> None:
         """Compare names in lower case, as the server logs them."""
         self.namespace = self.namespace.lower()
-        self.watermark = _lower_case(self.watermark)
-        self.signals = None if self.signals is None else _lower_case(self.signals)
+        self.watermark = self.watermark.lower_case()
+        self.signals = None if self.signals is None else self.signals.lower_case()
 
     def clear(self) -> None:
         """Forget all table ids: the server starts to number tables again."""
@@ -142,10 +142,6 @@ class MySqlMetadataTables:
         return [
             found[place] if place is not None and place < len(found) else None for place in places
         ]
-
-
-def _lower_case(table: TableName) -> TableName:
-    return TableName(table.namespace.lower(), table.name.lower())
 
 
 def _new_image(payload: bytes, seen: TableMapSeen, wanted: int) -> list[str | None]:

@@ -8,7 +8,7 @@ from typing import Any
 from tidelog.codecs.mysql.binlog.items import pack_position, parse_file_name, unpack_position
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import PreflightError
-from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.connect import Connection, text_of
 
 FILE_START = 4  # after the magic number
 RESET = "RESET MASTER or RESET BINARY LOGS AND GTIDS"
@@ -105,7 +105,7 @@ def log_end(connection: Connection) -> LogEnd:
     status = log_status(connection)
     if not status:
         raise PreflightError(NO_BINLOG)
-    return LogEnd(_text(status["File"]), int(status["Position"]), connection.pin.shift)
+    return LogEnd(text_of(status["File"]), int(status["Position"]), connection.pin.shift)
 
 
 def log_status(connection: Connection) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def log_files(connection: Connection) -> LogFiles:
     rows = connection.named("SHOW BINARY LOGS")
     if not rows:
         raise PreflightError(NO_BINLOG)
-    names = [_text(row["Log_name"]) for row in rows]
+    names = [text_of(row["Log_name"]) for row in rows]
     base, _ = parse_file_name(names[0])
     digits = len(names[0]) - len(base) - 1
     shift = connection.pin.shift
@@ -139,7 +139,3 @@ def has_gtids(connection: Connection) -> bool:
     if connection.flavor is Flavor.MARIADB:
         return True
     return str(connection.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON"
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

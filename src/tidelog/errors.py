@@ -81,6 +81,13 @@ class TidelogError(Exception):
     exit_code: int = 1
 
 
+def message_without_values(error: BaseException) -> str:
+    """Return the message of our own errors, which have no values; else only the kind, since the
+    text of another error may quote a row or a password.
+    """
+    return str(error) if isinstance(error, TidelogError) else type(error).__name__
+
+
 class UsageError(TidelogError):
     """The user must change something before a retry can help."""
 

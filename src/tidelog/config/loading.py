@@ -299,7 +299,7 @@ SECRET_OPTIONS = frozenset(
 def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     """Describe one problem. Values are shown only where they can't be secret."""
     location, context = _place(details), details.get("ctx", {})
-    name = _dotted(location)
+    name = dotted(location)
     if details["type"] == "extra_forbidden":
         return f"{name}: unknown key{_did_you_mean(details['loc'])}"
     if details["type"] == "union_tag_invalid":
@@ -358,7 +358,8 @@ def _unusable(location: tuple[str | int, ...], kind: str) -> str:
     return f"expected {_kinds(location)}, not {kind!r}{hint}"
 
 
-def _dotted(location: tuple[str | int, ...]) -> str:
+def dotted(location: tuple[str | int, ...]) -> str:
+    """Return an option's name as in messages: ``outputs[0].url``."""
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"

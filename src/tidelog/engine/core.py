@@ -60,7 +60,7 @@ from tidelog.errors import (
     ConsumerError,
     EngineStateError,
     TaskStartError,
-    TidelogError,
+    message_without_values,
 )
 
 # The states of an engine, and the only code that changes them.
@@ -430,7 +430,7 @@ class EngineCore:
         error = self._failure
         text = "all events were delivered" if self._all_delivered else "the engine was closed"
         if error is not None:
-            text = f"the engine failed: {_text(error)}"
+            text = f"the engine failed: {message_without_values(error)}"
         try:
             refuse_coroutine(self._on_completion(error is None, text, error))
         except WorkNotDoneError as raised:
@@ -471,11 +471,6 @@ def _wait_for(future: Future[None], deadline: float, stopping: threading.Event |
             return future.done()
         wait([future], timeout=min(left, 0.02))
     return True
-
-
-def _text(error: BaseException) -> str:
-    # The text of an error of the program may quote a row.
-    return str(error) if isinstance(error, TidelogError) else type(error).__name__
 
 
 # An engine in the mode that its arguments select.

@@ -26,10 +26,10 @@ from tidelog.app.sources.plan import plan
 from tidelog.app.sources.preflight import check
 from tidelog.app.sources.schema_versions import schemas
 from tidelog.config import Config
-from tidelog.config.loading import SECRET_OPTIONS
+from tidelog.config.loading import SECRET_OPTIONS, dotted
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
-from tidelog.errors import StateConflictError, TidelogError, UsageError
+from tidelog.errors import StateConflictError, TidelogError, UsageError, message_without_values
 from tidelog.kinds.sections import SecretUrl
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.ports import StateStore
@@ -277,7 +277,7 @@ class Poller:
                 self._results = self._reader.results()
         except Exception as error:  # noqa: BLE001 - another version's documents may raise anything
             self._drop_reader()
-            self._publish(PollResult(None, trouble=_message_of(error)))
+            self._publish(PollResult(None, trouble=message_without_values(error)))
             self._warn(error)
         return current
 
@@ -293,18 +293,15 @@ class Poller:
     def _warn(self, error: Exception) -> None:
         if time.monotonic() > self._warned_at + _WARN_AGAIN_S:
             self._warned_at = time.monotonic()
-            logger.warning("the web page's history is not updated: %s", _message_of(error))
+            logger.warning(
+                "the web page's history is not updated: %s", message_without_values(error)
+            )
 
     def _drop_reader(self) -> None:
         if self._reader is not None:
             with contextlib.suppress(Exception):
                 self._reader.__exit__()
             self._reader = None
-
-
-def _message_of(error: Exception) -> str:
-    """Return the message of our own errors, which have no values; else only the kind."""
-    return str(error) if isinstance(error, TidelogError) else type(error).__name__
 
 
 HIDDEN: Final = "(hidden)"
@@ -335,7 +332,7 @@ class _Settings:
         return self._lines((), self._config, secret=False)
 
     def _lines(self, place: Place, value: Any, *, secret: bool) -> Iterator[tuple[str, str]]:
-        name = _dotted(place)
+        name = dotted(place)
         if place in self._variables:
             yield name, FROM_VARIABLE
         elif isinstance(value, SecretUrl):
@@ -382,13 +379,6 @@ def _with_unit(place: Place, value: Any) -> str:
     return str(value)
 
 
-def _dotted(place: Place) -> str:
-    text = ""
-    for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".")
-
-
 class Checks:
     """Runs checks, one at a time. Thread-safe. ``config``: the configuration to check."""
 
@@ -428,7 +418,7 @@ class Checks:
             self._result, self._trouble = last_results.check_summary(check(self._config)), ""
             last_results.store_check_summary(self._config, self._result)
         except Exception as error:  # noqa: BLE001 - others' messages may have values
-            text = str(error) if isinstance(error, TidelogError) else type(error).__name__
+            text = message_without_values(error)
             self._trouble = redacted(text)
             logger.warning("a check from the web page: %s", text)
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tidelog.errors import TidelogError
+from tidelog.errors import message_without_values
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import normal_directory
 from tidelog.outputs.base.targets import route_step
@@ -165,7 +165,7 @@ class Registration:
         try:
             why = self._catalog.register(entries)
         except Exception as error:  # noqa: BLE001 - nobody reads the thread's result
-            text = str(error) if isinstance(error, TidelogError) else type(error).__name__
+            text = message_without_values(error)
             why = {each.table: f"{each} waits: {text}" for each in entries}
             if self._failed != text:
                 logger.warning("%d tables are not registered yet: %s", len(entries), text)

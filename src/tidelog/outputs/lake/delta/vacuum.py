@@ -22,7 +22,13 @@ from urllib.parse import unquote
 
 import pyarrow.compute as pc
 
-from tidelog.errors import OutputError, OutputRefusedError, StateError, TidelogError
+from tidelog.errors import (
+    OutputError,
+    OutputRefusedError,
+    StateError,
+    TidelogError,
+    message_without_values,
+)
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.data_files.file_reader import folder_text
 from tidelog.outputs.lake.delta.table import DeltaTable
@@ -391,5 +397,6 @@ def _logged_errors() -> Iterator[None]:
 
 
 def _warn(copy: DeltaTable, error: Exception) -> None:
-    reason = error if isinstance(error, TidelogError) else type(error).__name__
-    logger.warning("%s: old files were not removed: %s", copy.location, reason)
+    logger.warning(
+        "%s: old files were not removed: %s", copy.location, message_without_values(error)
+    )

@@ -15,7 +15,7 @@ from tidelog.app.base.instances import (
     EXPIRED_MS,
     PREFIX,
     InstanceRegistration,
-    failing_processes,
+    processes_with,
     standbys,
 )
 from tidelog.app.sources.schema_versions import _exclude_capture
@@ -248,10 +248,12 @@ def test_who_cannot_lead_says_why_and_is_no_standby(config: Config) -> None:
         one.stand_by()
         one.stand_by(trouble="the server is down")
         assert standbys(state) == []  # a handover to it would leave nobody in the lead
-        assert [told["trouble"] for told in failing_processes(state)] == ["the server is down"]
+        assert [told["trouble"] for told in processes_with(state, "trouble")] == [
+            "the server is down"
+        ]
         one.stand_by()
         assert [told["holder"] for told in standbys(state)] == ["one"]
-        assert failing_processes(state) == []
+        assert processes_with(state, "trouble") == []
 
 
 def test_a_command_waits_for_a_lease_that_nobody_renews_and_says_who_renews_it(

@@ -12,9 +12,8 @@ from tidelog.app.base import instances
 from tidelog.app.base.instances import (
     PREFIX,
     InstanceRegistration,
-    failing_processes,
+    processes_with,
     standbys,
-    starting_processes,
 )
 from tidelog.state.sqlite import SqliteState
 
@@ -28,9 +27,9 @@ def state(tmp_path: Path) -> Iterator[SqliteState]:
 
 def seen(state: SqliteState) -> tuple[list[str], list[str], list[str]]:
     return (
-        [each["starting"] for each in starting_processes(state)],
+        [each["starting"] for each in processes_with(state, "starting")],
         [each["holder"] for each in standbys(state)],
-        [each["trouble"] for each in failing_processes(state)],
+        [each["trouble"] for each in processes_with(state, "trouble")],
     )
 
 

@@ -236,7 +236,7 @@ class CatalogueWatch:
         if not self._dump_new:
             fingerprints |= {str(t): _NOT_READ for t in versions if t not in shapes}
         self._keep({**self._known(), **fingerprints})
-        self._state.put(VERSIONS_KEY, {**self._stored(VERSIONS_KEY), **stored}, None)
+        self._state.put(VERSIONS_KEY, {**stored_entries(self._state, VERSIONS_KEY), **stored}, None)
 
     def poll(self) -> list[TableName]:
         """Compare once; returns the tables whose dump was requested. If the catalogue's stamp is
@@ -264,7 +264,7 @@ class CatalogueWatch:
 
     def _compare(self) -> tuple[list[TableName], bool]:
         """Compare every table; returns the requested dumps, and whether no other is still due."""
-        stored, judged = self._known(), self._stored(VERSIONS_KEY)
+        stored, judged = self._known(), stored_entries(self._state, VERSIONS_KEY)
         known = dict(stored)
         versions = self._catalogue.versions(self._patterns)
         self._captured = {str(table) for table in versions}
@@ -453,7 +453,7 @@ class CatalogueWatch:
         return shapes
 
     def _known(self) -> dict[str, str]:
-        self._kept = self._stored(SHAPES_KEY)
+        self._kept = stored_entries(self._state, SHAPES_KEY)
         return dict(self._kept)
 
     def _last_known(self) -> Mapping[str, str]:
@@ -464,10 +464,6 @@ class CatalogueWatch:
         self._state.put(SHAPES_KEY, shapes, None)
         self._kept = shapes
 
-    def _stored(self, key: str) -> dict[str, str]:
-        stored = self._state.get(key)
-        return {} if stored is None else dict(stored.value)
-
     def _differ(self, known: str, fingerprint: str) -> bool:
         storage, _, key = known.partition(" ")
         storage_now, _, key_now = fingerprint.partition(" ")
@@ -475,6 +471,12 @@ class CatalogueWatch:
 
     def _is_settled(self, name: str, fingerprint: str) -> bool:
         return self.earlier_writers.have_ended(name, fingerprint)
+
+
+def stored_entries(state: StateStore, key: str) -> dict[str, Any]:
+    """Return a copy of a stored document; empty if there is none."""
+    stored = state.get(key)
+    return {} if stored is None else dict(stored.value)
 
 
 def _fingerprint(shape: TableShape) -> str:

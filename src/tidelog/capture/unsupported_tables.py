@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -24,6 +23,7 @@ from tidelog.capture.notifications import Notification, NotificationType, Notify
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, SourceLoad, StateStore, TableShape, UnsupportedReason
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class UnsupportedTables:
             tries = self._tries[name] = self._tries.get(name, -1) + 1
             wait_s = min(FIRST_RETRY_S * 2.0**tries, LAST_RETRY_S)
             why = UnsupportedReason(reason, only_dumps=True)
-            self._add("dump", name, why, at_ms=_now_ms() + int(wait_s * 1000))
+            self._add("dump", name, why, at_ms=unix_ms() + int(wait_s * 1000))
             self._known[name]["owed"] = True
 
     def on_table_dumped(self, table: TableName) -> None:
@@ -121,7 +121,7 @@ class UnsupportedTables:
                 name
                 for name, entry in self._known.items()
                 if "dump" in entry["causes"]
-                and (name in changed or entry["causes"]["dump"]["at_ms"] <= _now_ms())
+                and (name in changed or entry["causes"]["dump"]["at_ms"] <= unix_ms())
             }
             self._resolve("dump", due)
 
@@ -216,7 +216,7 @@ class UnsupportedTables:
             data |= {"status": "SKIPPED", "reason": why.reason}
             if why.remedy is not None:
                 data["remedy"] = why.remedy
-        self._notify(Notification(name, TABLE_AGGREGATE, kind, _now_ms(), data))
+        self._notify(Notification(name, TABLE_AGGREGATE, kind, unix_ms(), data))
 
     def _causes_of_all(self) -> list[dict[str, Any]]:
         """The causes that prevent dumps of every table. Cached: tables are checked one by one, and
@@ -300,8 +300,4 @@ class CheckingCatalogue:
 
 
 def _entry() -> dict[str, Any]:
-    return {"causes": {}, "since_ms": _now_ms(), "owed": False}
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+    return {"causes": {}, "since_ms": unix_ms(), "owed": False}

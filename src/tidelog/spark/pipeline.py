@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +25,7 @@ from tidelog.spark.output_loop import BatchProgress as BatchProgress
 from tidelog.spark.output_loop import LeftOutTables, LoopCallbacks, OutputLoop, RunningBatch
 from tidelog.spark.output_loop import LoopOptions as LoopOptions
 from tidelog.spark.sessions.errors import SparkGoneError
+from tidelog.system.processes import unix_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -377,7 +377,7 @@ class _ProgressStore:
             self._register()
 
     def _count(self, progress: BatchProgress) -> None:
-        now_ms, before = _now_ms(), self._delivered[progress.output]
+        now_ms, before = unix_ms(), self._delivered[progress.output]
         more = progress.rejected > before.rejected
         self._delivered[progress.output] = replace(
             before,
@@ -395,7 +395,7 @@ class _ProgressStore:
 
     def _failed(self, output: str, error: BaseException) -> OutputFailure:
         message = str(error) if isinstance(error, TidelogError) else "an internal error"
-        found = OutputFailure(type(error).__name__, message, _now_ms())
+        found = OutputFailure(type(error).__name__, message, unix_ms())
         self._delivered[output] = replace(self._delivered[output], failure=found, begun_ms=None)
         return found
 
@@ -412,7 +412,3 @@ class _ProgressStore:
             0 if self._lease is None else self._lease.epoch,
             self._delivered,
         )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

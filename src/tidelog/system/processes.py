@@ -71,6 +71,14 @@ def _start_time(pid: int) -> tuple[int, bool] | None:
     return int(fields[19]), fields[0] in _DEAD and threads <= 1
 
 
+# Clocks.
+
+
+def unix_ms() -> int:
+    """Return the milliseconds since 1970, as documents of the state store have them."""
+    return int(time.time() * 1000)
+
+
 # A clock that runs while the host is suspended; Linux's monotonic one does not.
 
 _BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", None)

@@ -9,10 +9,11 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tidelog.errors import StateConflictError, StateError
 from tidelog.ports import StateStore
+from tidelog.system.processes import unix_ms
 
 PREFIX: Final = "standby/"
 WRITE_EVERY_S: Final = 30.0
@@ -118,9 +119,9 @@ class InstanceRegistration:
             if started is not None and started.is_set():
                 return
             if not self._written:
-                self._value["since_ms"] = _now_ms()
+                self._value["since_ms"] = unix_ms()
                 self._remove_dead()
-            self._state.put(self._key, {**self._value, "seen_ms": _now_ms()}, None)
+            self._state.put(self._key, {**self._value, "seen_ms": unix_ms()}, None)
             self._written = True
 
     def leave(self, *, later: bool = False) -> None:
@@ -138,7 +139,7 @@ class InstanceRegistration:
     def _remove_dead(self) -> None:
         for key in self._state.keys(self._prefix):
             document = self._state.get(key)
-            if document is not None and document.value["seen_ms"] < _now_ms() - _KEEP_MS:
+            if document is not None and document.value["seen_ms"] < unix_ms() - _KEEP_MS:
                 self._state.delete(key)
 
 
@@ -151,21 +152,16 @@ def standbys(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
     ]
 
 
-def starting_processes(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
-    """Return the processes that start: ``holder``, ``since_ms``, ``starting`` (what)."""
+def processes_with(
+    state: StateStore, field: Literal["starting", "trouble"], prefix: str = PREFIX
+) -> list[dict[str, Any]]:
+    """Return the processes that start (``starting``: what) or that try to lead but can't
+    (``trouble``: why), with ``holder`` and ``since_ms``.
+    """
     return [
-        {name: one.get(name) for name in ("holder", "since_ms", "starting")}
+        {name: one.get(name) for name in ("holder", "since_ms", field)}
         for one in _alive(state, prefix)
-        if one.get("starting")
-    ]
-
-
-def failing_processes(state: StateStore) -> list[dict[str, Any]]:
-    """Return the processes that try to lead but can't: ``holder``, ``since_ms``, ``trouble``."""
-    return [
-        {name: one.get(name) for name in ("holder", "since_ms", "trouble")}
-        for one in _alive(state, PREFIX)
-        if one.get("trouble")
+        if one.get(field)
     ]
 
 
@@ -174,10 +170,6 @@ def _alive(state: StateStore, prefix: str) -> list[dict[str, Any]]:
     alive = [
         one.value
         for one in documents
-        if one is not None and one.value["seen_ms"] >= _now_ms() - EXPIRED_MS
+        if one is not None and one.value["seen_ms"] >= unix_ms() - EXPIRED_MS
     ]
     return sorted(alive, key=lambda one: one["since_ms"])
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

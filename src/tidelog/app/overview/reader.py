@@ -16,10 +16,9 @@ from tidelog.app.base import last_results
 from tidelog.app.base.elections import LEASE_NAME, pipeline_lease_name
 from tidelog.app.base.instances import (
     PIPELINE_PREFIX,
-    failing_processes,
     pipeline_prefix,
+    processes_with,
     standbys,
-    starting_processes,
 )
 from tidelog.app.base.last_results import CAPTURE, PIPELINE, last_end
 from tidelog.app.base.last_results import VERIFY_KEY as VERIFIED_KEY
@@ -285,10 +284,12 @@ class StatusReader:
         status: dict[str, Any] = {
             "leader": self._election(LEASE_NAME).leader() if self._store.exists else None,
             "standbys": standbys(state),
-            "failing": failing_processes(state),
-            "starting": starting_processes(state),
+            "failing": processes_with(state, "trouble"),
+            "starting": processes_with(state, "starting"),
             "starting_pipeline": (
-                starting_processes(state, pipeline_prefix(name)) if self._config.outputs else []
+                processes_with(state, "starting", pipeline_prefix(name))
+                if self._config.outputs
+                else []
             ),
             "pipelines": self._pipelines(state),
             "configured_outputs": [f"{name}/{output.name}" for output in self._config.outputs],

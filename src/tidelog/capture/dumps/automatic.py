@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.capture.capture_scope import RelationNames
-from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows
+from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows, stored_entries
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import (
     NO_KEY,
@@ -455,7 +455,10 @@ class AutomaticDumps:
         """
         name, schema = str(seen.schema.table), seen.schema
         previous = seen.previous
-        judged, dumped = self._stored(JUDGED_KEY).get(name), self._stored(DUMPED_KEY).get(name)
+        judged, dumped = (
+            stored_entries(self._state, JUDGED_KEY).get(name),
+            stored_entries(self._state, DUMPED_KEY).get(name),
+        )
         if judged is not None:
             previous = TableSchema.from_json(judged)
         behind = dumped is not None and reached >= dumped[1]
@@ -543,25 +546,21 @@ class AutomaticDumps:
 
     def _unlogged(self) -> dict[str, Any]:
         if self._known_unlogged is None:
-            self._known_unlogged = self._stored(UNLOGGED_KEY)
+            self._known_unlogged = stored_entries(self._state, UNLOGGED_KEY)
         return self._known_unlogged
 
     def _causes(self) -> dict[str, Any]:
         if self._known_causes is None:
-            self._known_causes = self._stored(UNLOGGED_CAUSES_KEY)
+            self._known_causes = stored_entries(self._state, UNLOGGED_CAUSES_KEY)
         return self._known_causes
 
     def _put_unlogged(self, waiting: dict[str, Any]) -> None:
         self._state.put(UNLOGGED_KEY, waiting, None)
         self._known_unlogged = waiting
 
-    def _stored(self, key: str) -> dict[str, Any]:
-        stored = self._state.get(key)
-        return {} if stored is None else dict(stored.value)
-
     def _put(self, key: str, name: str, value: Any) -> None:
         """Store a table's value; None removes it."""
-        stored = self._stored(key)
+        stored = stored_entries(self._state, key)
         if stored.get(name) != value:
             stored[name] = value
             known = {name: value for name, value in stored.items() if value is not None}

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql.types import StructType
-
 from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError
 from tidelog.model.patterns import exclusion
 from tidelog.outputs.lake.contents import LakeLayout, source_columns_of
@@ -121,10 +119,6 @@ class SettledTable(LakeTable):
         self.null_key = False
         self.not_compacted: set[str] = set()
         self._rewrite = rewrite
-
-    @abstractmethod
-    def columns(self) -> StructType:
-        """Returns the columns by the source's names."""
 
     @abstractmethod
     def files(self, *, marked: str | None = None) -> CopyFiles:

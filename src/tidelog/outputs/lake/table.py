@@ -141,8 +141,12 @@ class LakeTable(ABC):
     def set_property(self, name: str, value: str) -> None: ...
 
     @abstractmethod
+    def columns(self) -> StructType:
+        """Returns the columns by the source's names."""
+
     def column_types(self) -> dict[str, str]:
         """Returns names and SQL types (as of `sql_type`) of the columns, in order."""
+        return {field.name: field.dataType.simpleString() for field in self.columns().fields}
 
     def definition(self) -> object:
         """Returns a value that is equal until somebody alters the table."""

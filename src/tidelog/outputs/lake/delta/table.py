@@ -247,9 +247,6 @@ class DeltaTable(SettledTable):
     def property(self, name: str) -> str | None:
         return self.metadata.configuration.get(name)
 
-    def column_types(self) -> dict[str, str]:
-        return {field.name: field.dataType.simpleString() for field in self.columns().fields}
-
     def definition(self) -> object:
         return self.metadata
 

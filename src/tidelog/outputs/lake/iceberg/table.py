@@ -214,9 +214,6 @@ class IcebergTable(SettledTable):
     def definition(self) -> object:
         return (self._state.uuid, self._state.schema_id())
 
-    def column_types(self) -> dict[str, str]:
-        return {field.name: field.dataType.simpleString() for field in self.columns().fields}
-
     def columns(self) -> StructType:
         return StructType(
             [

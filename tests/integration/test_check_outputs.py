@@ -266,8 +266,10 @@ outputs:
 - {{kind: postgres, name: own, url: '{url}', schema: other}}
 """
 TWINS = "Rename it by a step: {rename: {'V': OTHER}, tables: ['public.twins']}"
+OURS = "Rename it by a step: {rename: {'_Version': OTHER}, tables: ['public.ours']}"
 ROUTED = "Send the table elsewhere by a step: {route: SCHEMA.OTHER, tables: ['public.%s']}"
 LEFT_OUT = [
+    ("lake", "public.ours has a column _Version, the name of a column that Tidelog adds", OURS),
     ("lake", "public.twins has columns v and V, which Delta can't distinguish", TWINS),
     ("search", "public.a b and public.a_b both go to index a_b", ROUTED % "a_b"),
     ("search", "public.CASE and public.case both go to index case", ROUTED % "case"),
@@ -284,6 +286,7 @@ def test_names_that_outputs_can_not_hold_are_reported(
     for statement in (
         'CREATE TABLE twins (id int PRIMARY KEY, v int, "V" int)',
         'CREATE TABLE odd (id int PRIMARY KEY, "a.b" int)',
+        'CREATE TABLE ours (id int PRIMARY KEY, "_Version" int)',
         'CREATE TABLE "CASE" (id int PRIMARY KEY)',
         'CREATE TABLE "case" (id int PRIMARY KEY)',
         'CREATE TABLE "a b" (id int PRIMARY KEY)',

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -361,7 +361,7 @@ def verify_outputs(
                     source.on_stage = _stage_callback(documents, on_progress)
                     compared = verify_tables(
                         spark,
-                        _copies(catalogue, output_copies, documents, on_progress, keyless),
+                        _copies(catalogue, output_copies, documents, on_progress, keyless, source),
                         source,
                     )
                     for copy, report in compared:
@@ -405,13 +405,15 @@ def _copies(
     documents: Mapping[TableName, dict[str, Any]],
     on_progress: OnStatus,
     keyless: list[str],
+    source: ComparedSource,
 ) -> Iterator[Copy]:
     """Yield the copy of each table that has a key, and name the others in ``keyless``."""
     for table, named in documents.items():
         on_progress(named)
         shape = catalogue.shape(table)
         if shape is not None and shape.schema.match_key:
-            yield output_copies.of(shape.schema)
+            left_out = partial(source.left_out, named["output"], table)
+            yield replace(output_copies.of(shape.schema), left_out=left_out)
         elif shape is not None:
             keyless.append(f"{named['table']} in {named['output']} (no key)")
 
@@ -464,6 +466,12 @@ class ComparedSource:
             reader.close()
         if self.state is not None:
             self.state.close()
+
+    def left_out(self, output: str, table: TableName) -> str | None:
+        """Return why the output leaves the table out now; None if it does not."""
+        from tidelog.outputs.base.progress import LeftOutTableStore
+
+        return LeftOutTableStore(self.state, self.log.generation, output).why_now(str(table))
 
     # ------------------------------------------------------------------ port
 

@@ -163,8 +163,9 @@ class _Comparison:
             self.planned, self.summed_up = [], True
 
     def can_compare(self) -> bool:
-        """Can rows of the copy be found by key?"""
-        self._refuse(self._key_changes())
+        """Does the output deliver the table, and can rows of the copy be found by key?"""
+        left_out = self.copy.left_out()
+        self._refuse(f"the output leaves it out: {left_out}" if left_out else self._key_changes())
         return not self._report.note
 
     def begin(self, caught_up: bool) -> bool:

@@ -64,6 +64,7 @@ class Copy:
         committed: returns the offset below which everything of the table is in the copy now.
         sources: returns the rows of at least a range, as tasks can read them: batches of the
             target's columns, in its order and types. None: only Spark can read them.
+        left_out: returns why the output leaves the table out now; None if it does not.
     """
 
     target: TargetTable
@@ -72,6 +73,7 @@ class Copy:
     frame: Callable[[Range], DataFrame | None]
     committed: Callable[[], int]
     sources: Callable[[Range], Sequence[RowSource] | None] = lambda _: None
+    left_out: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True)

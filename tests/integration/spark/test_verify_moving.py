@@ -23,6 +23,7 @@ from tidelog.app.verification import ComparedSource
 from tidelog.config import Config, load_config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.verify import compare, row_comparison
@@ -243,9 +244,19 @@ def test_rows_are_those_of_a_copy_that_has_caught_up_meanwhile(
             sql.execute("INSERT INTO items VALUES (3), (4), (5)")
             monkeypatch.setattr(ComparedSource, "caught_up", late)
             [report] = app.verify(config).to_dict()["tables"]
+            begun = EventLog.open(f"{tmp_path}/log").latest_offset()
+            sql.execute("ALTER TABLE items ADD _version int; INSERT INTO items VALUES (6, 6)")
+            wait_for(lambda: EventLog.open(f"{tmp_path}/log").latest_offset() > begun)
+            with pytest.raises(TableLeftOutError):
+                app.pipeline(config, once=True, stop_event=threading.Event())
+            told: list[Any] = []
+            [left_out] = app.verify(config, on_progress=told.append).to_dict()["tables"]
     finally:
         postgres16.drop_database("late")
     assert (report["equal"], report["rows"]) == (True, 5), report
+    assert not left_out["equal"]
+    assert left_out["note"].startswith("the output leaves it out: public.items has ")
+    assert not [step for step in told if "waits" in step.get("stage", "")], told
 
 
 def configured(source: str, namespace: str, directory: Path) -> Config:

@@ -269,6 +269,11 @@ class LeftOutTableStore:
             if not each.is_keyless_now
         }
 
+    def why_now(self, table: str) -> str | None:
+        """Returns why the table is left out; None if its rows are written, some again perhaps."""
+        known = self._tables.get(table)
+        return None if known is None or known.resumed is not None else known.why
+
     def taken(self, tables: Collection[str]) -> set[str]:
         """Returns those of ``tables`` that are not left out."""
         return {name for name in tables if name not in self._tables}

@@ -301,13 +301,19 @@ def check_columns(product: str, layout: LakeLayout, target: TargetTable) -> None
     """Raises NameRefusedError if names differ by case alone, or are ours."""
     seen: dict[str, str] = {}
     for name in (*target.columns.names, *layout.own):
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
-            theirs = other if name in layout.own else name
+        other = seen.get(name.lower())
+        if other is None:
+            seen[name.lower()] = name
+            continue
+        if name in layout.own:
+            what = f"a column {other}, the name of a column that Tidelog adds"
             raise NameRefusedError(
-                f"{target.source} has columns {other} and {name}, which {product} can't "
-                f"distinguish (it ignores case). {rename_step(target.source, theirs)}"
+                f"{target.source} has {what}. {rename_step(target.source, other)}"
             )
+        raise NameRefusedError(
+            f"{target.source} has columns {other} and {name}, which {product} can't "
+            f"distinguish (it ignores case). {rename_step(target.source, name)}"
+        )
 
 
 def application_of(generation: str, output: str) -> str:

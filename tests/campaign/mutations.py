@@ -90,7 +90,7 @@ def epoch_not_raised(patch: Patch) -> None:
         return found
 
     patch.setattr(documents.LeaseElection, "_read", looking)
-    patch.setattr(standby.LogHandle, "newest_epoch", lambda self: 0)
+    patch.setattr(standby.StandbyLogPoller, "newest_epoch", lambda self: 0)
 
 
 def progress_written_without_epoch(patch: Patch) -> None:

@@ -14,7 +14,7 @@ from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, register
 
-from tidelog.app.capture.standby import RELEASE_POLL_S, LogHandle
+from tidelog.app.capture.standby import RELEASE_POLL_S, StandbyLogPoller
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
@@ -59,7 +59,7 @@ def wait_for(what: Callable[[], object]) -> None:
 def test_who_knows_the_log_takes_over_by_few_requests(place: str, network: FaultyNetwork) -> None:
     """However long the log is: who leads next must neither list it nor read its segments."""
     writer = begun(place, SEGMENTS)
-    known = LogHandle(place, lambda: False)
+    known = StandbyLogPoller(place, lambda: False)
     assert known.newest_epoch() == 1
     learned = known.log()
     assert learned is not None
@@ -125,7 +125,7 @@ def test_a_leader_that_knew_the_log_before_it_was_rolled_up_appends_behind_its_e
 def test_a_leader_that_knew_more_than_is_there_appends_behind_what_is(tmp_path: Path) -> None:
     """As after a restore, or where a host lost what it had not synchronised."""
     writer = begun(tmp_path, 10)
-    known = LogHandle(str(tmp_path), lambda: False)
+    known = StandbyLogPoller(str(tmp_path), lambda: False)
     log = known.log()
     assert log is not None
     lost = [meta.name for meta in log.chain().segments[-3:]]
@@ -148,7 +148,7 @@ def test_a_leader_that_knew_more_than_is_there_appends_behind_what_is(tmp_path: 
 
 def test_a_log_that_was_recreated_is_reopened(tmp_path: Path) -> None:
     place = tmp_path / "log"
-    known = LogHandle(str(place), lambda: False)
+    known = StandbyLogPoller(str(place), lambda: False)
     assert known.log() is None
     assert known.newest_epoch() == 0
     begun(place, 3)
@@ -170,7 +170,7 @@ def test_who_stands_by_learns_what_is_appended_once_the_leader_is_about_to_end(
     def reads() -> int:
         return len([line for line in network.asked if line.startswith("GET") and ".arrow" in line])
 
-    with LogHandle(place, ends.is_set) as known:
+    with StandbyLogPoller(place, ends.is_set) as known:
         time.sleep(1)
         assert not reads(), "it does not stand by"
         known.stand_by(True)

@@ -26,7 +26,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.option_values import BinaryMode, DecimalMode, TimeMode
 from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.json_formats import Debezium
-from tidelog.spark.formats.json_values import UNAVAILABLE, Handling
+from tidelog.spark.formats.json_values import UNAVAILABLE, ValueModes
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +45,7 @@ ROW = (
 )
 COLUMNS = "id, i2, i8, f4, f8, b, n, d, ts, tz, tm, by, x, j, u"
 # The modes by which the sink makes of each type the like type of the database.
-TYPED = Handling("precise", "adaptive_time_microseconds", "bytes", schemas=True)
+TYPED = ValueModes("precise", "adaptive_time_microseconds", "bytes", schemas=True)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_connects_converter_reads_every_mode(
     decimal: DecimalMode, log: Config, connect: Connect
 ) -> None:
     for times, binary in product(get_args(TimeMode), get_args(BinaryMode)):
-        handling = Handling(decimal, times, binary, schemas=True)
+        handling = ValueModes(decimal, times, binary, schemas=True)
         written = messages(log, Debezium(handling=handling))
         records = connect.records("t", written)
         assert len(records) == len(written) >= 10
@@ -130,7 +130,7 @@ def test_connects_converter_reads_structures(
     postgres.execute("INSERT INTO t VALUES (2)", name)
     with capturing(tmp_path, "postgres", database) as config:
         wait_for(config, 2)
-    handling = Handling(decimal, "adaptive", "bytes", schemas=True)
+    handling = ValueModes(decimal, "adaptive", "bytes", schemas=True)
     first, second = (
         record.value().get("after")
         for record in connect.records("t", messages(config, Debezium(handling=handling)))
@@ -335,7 +335,7 @@ def test_a_changed_key_s_headers_are_what_connect_writes_of_its_struct(
         postgres.execute("UPDATE t SET id = 2", name)
         wait_for(config, 2)
     for decimal in get_args(DecimalMode):
-        handling = Handling(decimal, "adaptive", "bytes", schemas=True)
+        handling = ValueModes(decimal, "adaptive", "bytes", schemas=True)
         found = sent(config, Debezium(handling=handling))
         assert [[n for n, _ in each["headers"] or ()] for each in found] == [
             [], ["__debezium.newkey"], ["__debezium.newkey"], ["__debezium.oldkey"],
@@ -369,7 +369,7 @@ def test_flink_reads_the_changes(
     columns = {"id": "INT", "i2": "SMALLINT", "i8": "BIGINT", "f8": "DOUBLE", "b": "BOOLEAN",
                "n": "DECIMAL", "x": "STRING", "j": "STRING", "u": "STRING"}  # fmt: skip
     for schemas in (False, True):
-        written = messages(config, Debezium(handling=Handling(schemas=schemas)))
+        written = messages(config, Debezium(handling=ValueModes(schemas=schemas)))
         rows = connect.flink(written, columns, schemas=schemas)
         assert [(kind, row["id"]) for kind, row in rows] == [
             ("+I", "9"), ("+I", "1"), ("+I", "2"), ("-U", "1"), ("+U", "1"),

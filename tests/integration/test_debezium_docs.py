@@ -10,12 +10,12 @@ from tests.integration.event_messages import capturing, messages, wait_for
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.formatters.json_formats import Debezium
-from tidelog.spark.formats.json_values import Handling
+from tidelog.spark.formats.json_values import ValueModes
 
 pytestmark = pytest.mark.integration
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "debezium.md"
-DEBEZIUMS_DEFAULTS = Handling("precise", "adaptive", "bytes")
+DEBEZIUMS_DEFAULTS = ValueModes("precise", "adaptive", "bytes")
 
 
 def rows() -> list[tuple[str, str, str]]:

@@ -23,12 +23,12 @@ from tidelog.model.option_values import BigintUnsignedMode, BinaryMode, DecimalM
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.json_formats import Debezium
 from tidelog.spark.datasource.options import KeyFilter
-from tidelog.spark.formats.json_values import Handling
+from tidelog.spark.formats.json_values import ValueModes
 
 pytestmark = pytest.mark.integration
 
 HANDLINGS = [
-    Handling(*modes)
+    ValueModes(*modes)
     for modes in product(
         get_args(DecimalMode),
         get_args(TimeMode),
@@ -89,7 +89,7 @@ def mysql_log(
     return config
 
 
-def key_rows(config: Config, handling: Handling) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def key_rows(config: Config, handling: ValueModes) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """(key, after) of each."""
     found = messages(config, Debezium(tombstones=False, handling=handling))
     return [(json.loads(key or b""), json.loads(value or b"")["after"]) for key, value in found]
@@ -144,34 +144,34 @@ def test_postgres_values_at_the_ends_of_their_types(postgres_log: Config) -> Non
         assert row["far"] == "+100000-01-01T00:00:00.000000Z"
         assert row["old"] == "-0043-03-15T12:00:00.000000Z"
         assert row["tz"] == "2024-02-29T01:02:03.250Z"
-    (_, row), _ = key_rows(postgres_log, Handling(time="isostring"))
+    (_, row), _ = key_rows(postgres_log, ValueModes(time="isostring"))
     assert row["farther"] == "+294246-12-31T23:59:59.5Z"
     assert row["last"] == "+5874897-12-31Z"
-    (_, row), _ = key_rows(postgres_log, Handling(time="nanoseconds"))
+    (_, row), _ = key_rows(postgres_log, ValueModes(time="nanoseconds"))
     assert row["farther"] == 2**63 - 1
 
 
 def test_mysql_datetime_without_precision_is_one_of_milliseconds(mysql_log: Config) -> None:
     seconds = 1_709_168_523
     for mode in ("adaptive", "adaptive_time_microseconds"):
-        for _, row in key_rows(mysql_log, Handling(time=mode)):
+        for _, row in key_rows(mysql_log, ValueModes(time=mode)):
             assert (row["dt"], row["dt6"]) == (seconds * 1000, (seconds * 1000 + 500) * 1000)
             assert row["ts"] == "2024-02-29T01:02:03Z"
-    for _, row in key_rows(mysql_log, Handling()):
+    for _, row in key_rows(mysql_log, ValueModes()):
         assert row["dt"] == seconds * 1_000_000
         assert row["b"] == 2**64 - 1
 
 
 def test_postgres_bits_are_booleans_and_bytes(postgres_log: Config) -> None:
     """As Debezium's ``Bits``: the least byte first; no noughts before the first one."""
-    for _, row in key_rows(postgres_log, Handling(binary="hex")):
+    for _, row in key_rows(postgres_log, ValueModes(binary="hex")):
         assert (row["b1"], row["v1"]) == (True, False)
         assert [base64.b64decode(row[name]) for name in ("b10", "v", "none")] == [
             b"\x03\x02", b"\x05", b"",
         ]  # fmt: skip
 
     value = json.loads(
-        messages(postgres_log, Debezium(handling=Handling(schemas=True)))[1][1] or b""
+        messages(postgres_log, Debezium(handling=ValueModes(schemas=True)))[1][1] or b""
     )
     fields = {field["field"]: field for field in value["schema"]["fields"][1]["fields"]}
     assert {name: fields[name]["type"] for name in ("b1", "v1", "b10", "v")} == {
@@ -182,7 +182,7 @@ def test_postgres_bits_are_booleans_and_bytes(postgres_log: Config) -> None:
 
 
 def test_mysql_bits_are_booleans_and_bytes(mysql_log: Config) -> None:
-    for _, row in key_rows(mysql_log, Handling(binary="hex")):
+    for _, row in key_rows(mysql_log, ValueModes(binary="hex")):
         assert row["b1"] is True
         assert base64.b64decode(row["b10"]) == b"\x01\x00"
         assert base64.b64decode(row["b64"]) == b"\xfe" + b"\xff" * 7
@@ -205,7 +205,7 @@ def test_dates_of_no_calendar_are_keys_of_their_own(
             wait_for(config, len(UNREAL))
             sql.execute("UPDATE t SET e = '2024-01-01'")
             wait_for(config, 2 * len(UNREAL))
-    found = key_rows(config, Handling())
+    found = key_rows(config, ValueModes())
     dumped, logged = found[: len(UNREAL)], found[len(UNREAL) :]
     assert {str(key) for key, _ in dumped} == {str(key) for key, _ in logged}
     assert len({str(key) for key, _ in found}) == len(UNREAL)
@@ -251,7 +251,11 @@ def test_arrays_and_long_numbers(postgres: PostgresServer, database: str, tmp_pa
         postgres.execute(f"INSERT INTO t VALUES {ARRAYS_ROW.format(x=2)}", name)
         wait_for(config, 2)
     seconds = 1_709_168_523
-    for handling in (Handling(), Handling("precise", "adaptive", "bytes"), Handling("double")):
+    for handling in (
+        ValueModes(),
+        ValueModes("precise", "adaptive", "bytes"),
+        ValueModes("double"),
+    ):
         (_, dumped), (_, row) = key_rows(config, handling)
         assert {**dumped, "x": 2} == row
         assert (row["i2"], row["i4"], row["i8"]) == ([1, None], [1, -2], [[1, 2], [3, 4]])
@@ -265,7 +269,7 @@ def test_arrays_and_long_numbers(postgres: PostgresServer, database: str, tmp_pa
         assert row["u"] == ["6f8b6f6e-0000-4000-8000-000000000001"]
         assert (row["j"], row["m"]) == (['{"a": [1]}'], ["glad"])
     (_, text), (_, precise), (_, double) = (
-        key_rows(config, Handling(mode))[1] for mode in ("string", "precise", "double")
+        key_rows(config, ValueModes(mode))[1] for mode in ("string", "precise", "double")
     )
     assert (text["n"], text["nn"]) == (["1.50", "NaN"], ["1.50", "-2.00"])
     assert text["free"] == "-12345678901234567890.1230"
@@ -298,7 +302,7 @@ def test_geometries_are_structures_of_wkb(
     with mysql_family.connect(name) as session, session.cursor() as sql:
         sql.execute("SELECT p, g FROM t WHERE x = 1")
         point, line = (base64.b64encode(value[4:]).decode() for value in sql.fetchone())
-    (_, dumped), (_, row) = key_rows(config, Handling(binary="hex"))
+    (_, dumped), (_, row) = key_rows(config, ValueModes(binary="hex"))
     assert {**dumped, "x": 2} == row
     assert list(row["p"]) == ["x", "y", "wkb", "srid"]
     assert sorted((row["p"]["x"], row["p"]["y"])) == [-2.0, 1.5]
@@ -324,7 +328,7 @@ def test_nan_is_a_key_of_its_own(postgres: PostgresServer, database: str, tmp_pa
         ("d", b'{"k":"1.50"}'), ("c", b'{"k":null}'), ("d", b'{"k":null}'),
     ]  # fmt: skip
     with pytest.raises(OutputRefusedError, match=r"column k is null.*NaN"):
-        messages(config, Debezium(handling=Handling(schemas=True)))
+        messages(config, Debezium(handling=ValueModes(schemas=True)))
     log = EventLog.open(str(config.log.path))
     (schema,) = log.schemas.versions(TableName("public", "t"))
     chosen = KeyFilter.parse('{"k": "NaN"}')

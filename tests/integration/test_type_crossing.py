@@ -28,16 +28,16 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.json_formats import CloudEvents, Debezium, Flat
 from tidelog.ports import Formatter
-from tidelog.spark.formats.json_values import Handling
+from tidelog.spark.formats.json_values import ValueModes
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ROWS = 60
 TWIN = 1000  # from a dumped row's number to that of its twin, which is logged
 KEY_PARTS = 12
-EXACT = Handling("string", "isostring", "hex", "precise")
-DOUBLE = Handling("double", "nanoseconds", "base64-url-safe")
-HANDLINGS = (Handling(), EXACT, DOUBLE, Handling("precise", "adaptive_time_microseconds"))
+EXACT = ValueModes("string", "isostring", "hex", "precise")
+DOUBLE = ValueModes("double", "nanoseconds", "base64-url-safe")
+HANDLINGS = (ValueModes(), EXACT, DOUBLE, ValueModes("precise", "adaptive_time_microseconds"))
 
 NO_KEYS = (
     "json", "point", "line", "lseg", "box", "path", "polygon", "circle", "jsonpath",
@@ -135,7 +135,7 @@ def in_json(
     return keys, rows
 
 
-def debezium(handling: Handling) -> Debezium:
+def debezium(handling: ValueModes) -> Debezium:
     return Debezium(tombstones=False, handling=handling)
 
 
@@ -282,7 +282,7 @@ def check(config: Config, made: Sequence[Table], texts_of: Callable[[Table], Row
         check_texts(rows, texts, table)
         _, rows = in_json(config, table, debezium(DOUBLE))
         check_doubles(rows, texts, table)
-        _, rows = in_json(config, table, debezium(Handling()))
+        _, rows = in_json(config, table, debezium(ValueModes()))
         check_distinct(rows, texts, table)
 
 

@@ -23,8 +23,8 @@ from tidelog.capture.activity import (
     BUSY,
     TABLES_COUNTED,
     Activity,
+    ActivityDay,
     CountingAppender,
-    Day,
     DropSpan,
     find_drops,
 )
@@ -128,7 +128,7 @@ def test_what_is_so_every_day_is_no_drop_from_the_second_day_on() -> None:
 
 
 def test_a_day_is_bounded_whatever_there_is() -> None:
-    day = Day()
+    day = ActivityDay()
     for at in range(BUCKETS + 50):
         counts = {f"shop.t{(at * 7 + n) % 1000}": [n, 0, 1, 0] for n in range(200)}
         day.add(at * BUCKET_S, BUCKET_S, counts)
@@ -142,7 +142,7 @@ def test_a_day_is_bounded_whatever_there_is() -> None:
 
 
 def test_a_table_that_becomes_busy_takes_the_place_of_the_least_busy_one() -> None:
-    day = Day()
+    day = ActivityDay()
     day.add(0, BUCKET_S, {f"t{n:02}": [10 * n + 1, 0, 0, 0] for n in range(TABLES_COUNTED)})
     day.add(BUCKET_S, BUCKET_S, {"quiet": [1, 0, 0, 0]})  # not more than any has had
     assert "quiet" not in day.since
@@ -154,7 +154,7 @@ def test_a_table_that_becomes_busy_takes_the_place_of_the_least_busy_one() -> No
 
 
 def test_buckets_that_nobody_saw_are_not_known() -> None:
-    day = Day()
+    day = ActivityDay()
     day.add(0, BUCKET_S, {"t": [5, 0, 0, 0]})
     day.add(BUCKET_S, 100.0, {"t": [2, 0, 0, 0]})
     day.add(3 * BUCKET_S, 200.0, {})
@@ -164,14 +164,14 @@ def test_buckets_that_nobody_saw_are_not_known() -> None:
 
 
 def test_what_is_stored_is_read_again_and_of_another_version_nothing() -> None:
-    day = Day()
+    day = ActivityDay()
     day.add(0, BUCKET_S, {"t": [5, 1, 0, 3], "u": [0, 0, 0, 0]})
     day.add(600, 12.5, {"u": [0, 0, 2, 0]})
     stored = json.loads(json.dumps(day.to_json()))
-    again = Day.from_json(stored)
+    again = ActivityDay.from_json(stored)
     assert again.to_json() == stored
     assert again.series("u", "delete") == day.series("u", "delete")
-    assert Day.from_json({"version": 7}).buckets == []
+    assert ActivityDay.from_json({"version": 7}).buckets == []
 
 
 # ---------------------------------------------------------------- counting

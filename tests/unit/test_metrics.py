@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from tests.unit.test_overview import NOW_MS, REFUSED, dump, output, source, status, table
 
-from tidelog.app.web.metrics import LEADING, METRICS, Readings
+from tidelog.app.web.metrics import LEADING, METRICS, MetricValues
 from tidelog.app.web.metrics_routes import Health
 from tidelog.capture.dumps.throttle import Limit
 
@@ -68,7 +68,7 @@ class Process:
         engine |= {"behind_records": 12, "lag_s": 3.5}
         told = {"outputs": outputs, "engines": [engine]}
         monkeypatch.setattr("tidelog.app.web.metrics.consumers_of", lambda _log, _known: told)
-        health = Health(Readings(lambda: self.status, "log"), lambda: self.leader, (TOKEN,))
+        health = Health(MetricValues(lambda: self.status, "log"), lambda: self.leader, (TOKEN,))
         self.client = TestClient(Starlette(routes=health.routes()))
 
     def scrape(self) -> dict[tuple[str, tuple[str, ...]], float]:

@@ -17,7 +17,7 @@ from tests.support.otlp_receiver import OtlpReceiver, labels
 from tests.unit.test_metrics import FULL
 from tests.unit.test_overview import output
 
-from tidelog.app.web.metrics import LEADING, METRICS, Readings
+from tidelog.app.web.metrics import LEADING, METRICS, MetricValues
 from tidelog.app.web.metrics_routes import Health
 from tidelog.app.web.otlp import OtlpPush
 from tidelog.config import parse_config
@@ -99,7 +99,9 @@ def test_they_are_those_that_prometheus_scrapes(receiver: OtlpReceiver, push: Pu
     pushing.start()
     wait_for(lambda: leads(receiver), "it is told who leads")
     client = TestClient(
-        Starlette(routes=Health(Readings(lambda: FULL, "log"), lambda: "h", ("t0ken",)).routes())
+        Starlette(
+            routes=Health(MetricValues(lambda: FULL, "log"), lambda: "h", ("t0ken",)).routes()
+        )
     )
     scraped = client.get("/metrics", headers={"Authorization": "Bearer t0ken"}).text
     expected = {

@@ -17,7 +17,7 @@ from tidelog.outputs.base import scheduling
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.scheduling import JobScheduler, TablePart
 from tidelog.outputs.base.targets import TargetTables
-from tidelog.outputs.base.tasks import Work
+from tidelog.outputs.base.tasks import BatchWork
 from tidelog.outputs.base.writer import StopAtRejection
 from tidelog.ports import SourceId, TargetTable, WriteTask
 from tidelog.spark.transforms import Step, merges_keys, target_table
@@ -62,7 +62,7 @@ def test_a_table_whose_keys_may_merge_goes_in_one_task(
     nothing = cast("Any", None)
     jobs = JobScheduler(nothing, EventLog.open(built.path), delivery, cores=lambda: 2)
     batch = cast("Any", SimpleNamespace(start=0, end=0))
-    work = Work("", "events", WriteTask("out", "", 0, 0, 0), nothing, None, StopAtRejection())
+    work = BatchWork("", "events", WriteTask("out", "", 0, 0, 0), nothing, None, StopAtRejection())
     try:
         jobs.run(work, nothing, [TablePart(target, ((), ()))], batch)
     finally:

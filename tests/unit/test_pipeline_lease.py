@@ -39,7 +39,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.outputs import Writer
 from tidelog.outputs.base import lease_file, tasks
 from tidelog.outputs.base.lease_file import FileFence, LeaseFile
-from tidelog.outputs.base.tasks import Work
+from tidelog.outputs.base.tasks import BatchWork
 from tidelog.outputs.base.writer import StopAtRejection
 from tidelog.ports import Lease, WriteTask
 from tidelog.state.opening import open_state
@@ -305,7 +305,7 @@ def test_a_task_asks_before_each_step(file: LeaseFile, at: str, did: list[str]) 
     if at == "before":
         file.end()
     writer = Noting(file, at)
-    work = Work(
+    work = BatchWork(
         "", "events", WriteTask("out", "g", 0, 9, 0, {}, 2), writer, None, StopAtRejection(),
         fence=fence_of(file, 2),
     )  # fmt: skip

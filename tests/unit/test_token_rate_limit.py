@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tidelog.app.web.metrics import Readings
+from tidelog.app.web.metrics import MetricValues
 from tidelog.app.web.metrics_routes import Health
 from tidelog.app.web.routes import Role, Web
 from tidelog.control.channels import rate_limit as brakes
@@ -23,7 +23,9 @@ TOKEN = "the-right-token"
 @pytest.fixture
 def client() -> TestClient:
     brake = TokenRateLimit()
-    health = Health(Readings(lambda: None, "log"), lambda: None, (TOKEN, "metrics-token"), brake)
+    health = Health(
+        MetricValues(lambda: None, "log"), lambda: None, (TOKEN, "metrics-token"), brake
+    )
     page = Web([], {Role.OPERATOR: TOKEN}, brake).routes()
     return TestClient(
         application(lambda: Leadership(None), TOKEN, [*health.routes(), *page], brake)

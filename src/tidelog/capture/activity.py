@@ -51,7 +51,7 @@ Counts = list[int]
 
 
 @dataclass(slots=True)
-class Bucket:
+class ActivityBucket:
     """Five minutes. ``at_s``: when they begin; ``seen_s``: seconds of them in which capture
     followed the log; ``tables``: counts of the tables that have their own; ``rest``: of all others.
     """
@@ -66,13 +66,13 @@ class Bucket:
         return self.seen_s >= WHOLE * BUCKET_S
 
 
-class Day:
+class ActivityDay:
     """Buckets in ascending order; a time when capture did not run has none. ``since``: the time
     from which each table has counts of its own.
     """
 
     def __init__(self) -> None:
-        self.buckets: list[Bucket] = []
+        self.buckets: list[ActivityBucket] = []
         self.since: dict[str, int] = {}
 
     def add(self, at_s: int, seen_s: float, counts: Mapping[str, Sequence[int]]) -> None:
@@ -83,7 +83,7 @@ class Day:
             return
         bucket = self.buckets[-1] if self.buckets and self.buckets[-1].at_s == at_s else None
         if bucket is None:
-            bucket = Bucket(at_s)
+            bucket = ActivityBucket(at_s)
             self.buckets.append(bucket)
         bucket.seen_s = min(BUCKET_S, round(bucket.seen_s + seen_s, 1))
         self._track_busiest(at_s, {table: sum(operations) for table, operations in counts.items()})
@@ -147,13 +147,13 @@ class Day:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Day:
+    def from_json(cls, data: Mapping[str, Any]) -> ActivityDay:
         """Read the document; returns an empty day if another version wrote it."""
         day = cls()
         if data.get("version") != _VERSION:
             return day
         for at_s, seen_s, rest in zip(data["at_s"], data["seen_s"], data["rest"], strict=True):
-            day.buckets.append(Bucket(at_s, seen_s, rest=list(rest or [0] * len(KINDS))))
+            day.buckets.append(ActivityBucket(at_s, seen_s, rest=list(rest or [0] * len(KINDS))))
         for each in data["tables"]:
             day.since[each["table"]] = each["since_s"]
             for bucket, counts in zip(day.buckets, each["counts"], strict=True):
@@ -264,14 +264,14 @@ class Activity:
         self._table_of = table_of
         self._lock = threading.Lock()
         self._counts: dict[int, Int64s] = {}
-        self._day = Day()
+        self._day = ActivityDay()
         self._at_s: int | None = None  # of the open bucket
         self._seen_s = 0.0
         self._polled_s: float | None = None
         self._drops: list[dict[str, Any]] = []
         stored = state.get(ACTIVITY_KEY)
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # damaged, or foreign
-            day = self._day if stored is None else Day.from_json(stored.value)
+            day = self._day if stored is None else ActivityDay.from_json(stored.value)
             self._day, self._drops = day, _drops(day)
 
     def count(self, batches: Sequence[LogBatch]) -> None:
@@ -324,7 +324,7 @@ class Activity:
         return {table: each.tolist() for table, each in by_table.items()}
 
 
-def _drops(day: Day) -> list[dict[str, Any]]:
+def _drops(day: ActivityDay) -> list[dict[str, Any]]:
     """Drops of the day: those that still last come first, then the newest."""
     drops = [
         (drop.end is not None, -drop.start, table, kind, drop)
@@ -338,7 +338,7 @@ def _drops(day: Day) -> list[dict[str, Any]]:
     ]
 
 
-def _drop_document(day: Day, table: str, kind: str, drop: DropSpan) -> dict[str, Any]:
+def _drop_document(day: ActivityDay, table: str, kind: str, drop: DropSpan) -> dict[str, Any]:
     def at_ms(bucket: int) -> int:
         return (day.buckets[0].at_s + bucket * BUCKET_S) * 1000
 

@@ -38,7 +38,7 @@ from tidelog.model.records import (
     UInt8s,
 )
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.model.state_machine import Row, Transitions
+from tidelog.model.state_machine import Transition, Transitions
 from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
 
 # The recent part of the log that a chunk's snapshot is compared with.
@@ -308,7 +308,7 @@ class VoidReason(Enum):
     DISCARDED = "discarded"
 
 
-_Window = Row[WindowStatus, WindowInput]
+_Window = Transition[WindowStatus, WindowInput]
 _IS, _GETS = WindowStatus, WindowInput
 WINDOWS = Transitions(
     "window",

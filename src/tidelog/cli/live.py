@@ -276,7 +276,7 @@ _NAMED: Final = {
 }  # fmt: skip
 
 
-class Keys:
+class KeyPresses:
     """Reads keys from the terminal while in the foreground; Ctrl-C stays a signal."""
 
     def __init__(self) -> None:

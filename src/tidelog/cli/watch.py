@@ -15,7 +15,7 @@ from tidelog.cli import terminal
 from tidelog.cli.live import (
     CONFIRM_KEY,
     DownloadLines,
-    Keys,
+    KeyPresses,
     LiveArea,
     View,
     download_bar,
@@ -151,7 +151,7 @@ def open_view(
         if area is None:
             yield StatusView(configs, file, title, parts, None, None)
             return
-        keys = Keys()
+        keys = KeyPresses()
         with terminal.restored_at_exit(keys.close):
             yield StatusView(configs, file, title, parts, area, keys)
 
@@ -175,7 +175,7 @@ class StatusView:
         title: str,
         parts: tuple[str, ...],
         area: LiveArea | None,
-        keys: Keys | None,
+        keys: KeyPresses | None,
     ) -> None:
         self._configs = configs
         self._parts = parts

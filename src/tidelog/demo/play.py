@@ -336,14 +336,14 @@ END_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Durable:
+class DurableDump:
     """A dump's part of the event log: the number of each chunk, by table and low key."""
 
     chunks: Counter[tuple[str, tuple[str | None, ...]]]
     rows: int
 
 
-class Play:
+class DemoRun:
     """Runs the demo from start to verdict; nothing is left running after it.
 
     Args:
@@ -441,7 +441,7 @@ class Play:
         self._spark.result()
         app.pipeline(self._config, stop_event=self._ended)
 
-    def _kill(self) -> Durable:
+    def _kill(self) -> DurableDump:
         pid = self._capture.pid
         self._records_before = self._records()
         self._capture.kill()
@@ -474,7 +474,7 @@ class Play:
         )
         return down_s
 
-    def _complete(self, killed: Durable) -> int:
+    def _complete(self, killed: DurableDump) -> int:
         self._wait_until(lambda: self._is_finished(INITIAL_DUMP), "the dump")
         durable = self._durable(INITIAL_DUMP)
         twice = sum(durable.chunks[each] > 1 for each in killed.chunks)
@@ -537,7 +537,7 @@ class Play:
         return comparison
 
     def _report(
-        self, comparison: Verification, killed: Durable, twice: int, down_s: float
+        self, comparison: Verification, killed: DurableDump, twice: int, down_s: float
     ) -> dict[str, Any]:
         names = ("table", "rows", "equal", "missing", "surplus", "different", "note")
         tables = [{name: getattr(each, name) for name in names} for each in comparison.tables]
@@ -585,10 +585,10 @@ class Play:
             raise TidelogError(f"dump {dump_id} failed")
         return dump is not None and dump["status"] == "completed"
 
-    def _durable(self, dump_id: str) -> Durable:
+    def _durable(self, dump_id: str) -> DurableDump:
         chunks = list(chunks_of(self._config, dump_id))
         ranges = Counter((chunk.table, tuple(chunk.low_key or ())) for chunk in chunks)
-        return Durable(ranges, sum(chunk.rows_read for chunk in chunks))
+        return DurableDump(ranges, sum(chunk.rows_read for chunk in chunks))
 
     # ------------------------------------------------------------------ waiting
 

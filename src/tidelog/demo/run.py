@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from tidelog import load_config
 from tidelog.app.base.outputs import check_session
-from tidelog.demo.play import Play, Story
+from tidelog.demo.play import DemoRun, Story
 from tidelog.demo.shop import Sizes
 from tidelog.errors import UsageError
 from tidelog.system.download_progress import Download, report_downloads
@@ -99,7 +99,7 @@ def demo(
             config_file.write_text(_config(source, url, namespace, sizes.rows, seconds))
             lake = directory / "lake" / namespace
             config = load_config(config_file)
-            play = Play(config_file, config, url, lake, sizes, story, stop_event)
+            play = DemoRun(config_file, config, url, lake, sizes, story, stop_event)
             report = play.run(seconds)
         interrupted = False
     except Exception:

@@ -16,7 +16,7 @@ S = TypeVar("S", bound=Enum)
 I = TypeVar("I", bound=Enum)  # noqa: E741 - the input
 
 
-class Row(NamedTuple, Generic[S, I]):
+class Transition(NamedTuple, Generic[S, I]):
     """In ``state``, upon ``input``, the next state is ``then``; ``effect``: what else is done."""
 
     state: S
@@ -40,7 +40,7 @@ class Transitions(Generic[S, I]):
     name: str
     about: str
     start: S
-    rows: tuple[Row[S, I], ...]
+    rows: tuple[Transition[S, I], ...]
     stays: tuple[tuple[S, tuple[I, ...]], ...] = ()
     _next: dict[tuple[S, I], S] = field(default_factory=dict, init=False, repr=False)
 

@@ -18,7 +18,7 @@ from tidelog.outputs.base.sections import (
 
 if TYPE_CHECKING:
     from tidelog.outputs.base.delivery import Delivery
-    from tidelog.spark.formats.json_values import Handling
+    from tidelog.spark.formats.json_values import ValueModes
     from tidelog.spark.transforms import Step
 
 
@@ -86,14 +86,14 @@ def transform_steps(section: SteppedSection) -> tuple[Step, ...]:
     )
 
 
-def handling_of(section: MessagesSection) -> Handling:
+def handling_of(section: MessagesSection) -> ValueModes:
     """Returns the section's modes of format ``debezium``."""
-    from tidelog.spark.formats.json_values import Handling
+    from tidelog.spark.formats.json_values import ValueModes
 
     modes = section.debezium
     if modes is None:
-        return Handling()
-    return Handling(
+        return ValueModes()
+    return ValueModes(
         modes.decimal_handling_mode,
         modes.time_precision_mode,
         modes.binary_handling_mode,

@@ -17,7 +17,7 @@ from tests.e2e.web.shop import OPERATOR, SQL, Shop, free_port, wait_for
 
 from tidelog import app
 from tidelog.app.base import last_results
-from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, Day
+from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, ActivityDay
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.results import CheckFinding, TableComparison
@@ -163,7 +163,7 @@ def test_pictures(busy: Shop, new_page: Open, tmp_path: Path) -> None:
 
 def remember(state: StateStore, config: Config) -> None:
     """A day of operations, in which one kind of them suddenly ended, and what was compared."""
-    day, now_s = Day(), int(time.time()) // BUCKET_S * BUCKET_S
+    day, now_s = ActivityDay(), int(time.time()) // BUCKET_S * BUCKET_S
     for bucket in range(260):
         busy = 1.2 + math.sin(bucket / 40)
         orders = [0 if bucket >= 240 else int(800 * busy), int(300 * busy), 5, 0]

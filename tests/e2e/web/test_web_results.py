@@ -16,7 +16,7 @@ from tests.e2e.web.shop import HOSTILE, OPERATOR, VIEWER, Shop, free_port, wait_
 
 from tidelog import app
 from tidelog.app.base import last_results
-from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, Day
+from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, ActivityDay
 from tidelog.results import CheckFinding, TableComparison
 from tidelog.state.opening import open_state
 
@@ -34,7 +34,7 @@ DROP_AT = 200
 
 def fill(state: StateStore, config: Config) -> None:
     """As a day left it: orders end suddenly; a table has a hostile name."""
-    day = Day()
+    day = ActivityDay()
     for bucket in range(250):
         orders = [1700 if bucket < DROP_AT else 0, 40, 3, 0]
         counts = {"public.orders": orders, HOSTILE: [0, 7, 0, 0]}

@@ -27,7 +27,7 @@ from tests.support.kafka import KafkaServer
 from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.tasks import Work, run_task
+from tidelog.outputs.base.tasks import BatchWork, run_task
 from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.messages import MESSAGES
@@ -319,7 +319,7 @@ def test_a_lease_that_ends_before_a_task_opens_is_said_to_have_ended() -> None:
         repeated=False, timeout_s=2, keep_rejected=True,
     )  # fmt: skip
     for looks in (0, 1):
-        work = Work(
+        work = BatchWork(
             "log", "events", TASK, writer, None, JsonDeadLetters("letters"),
             fence=EndingLease(looks),
         )  # fmt: skip

@@ -25,7 +25,7 @@ from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats import shapes
-from tidelog.spark.formats.json_values import Handling
+from tidelog.spark.formats.json_values import ValueModes
 
 RECORDED = Path(__file__).parent / "debezium"
 MODES: dict[str, dict[str, str]] = {
@@ -147,7 +147,7 @@ def formatted(built: BuiltLog, modes: dict[str, str]) -> list[tuple[str, str | N
     (batch,) = executor.batches(plan, log, log.segments(log.head_offset))
     fields = [(f.name, f.type) for f in plan.arrow_schema if f.name in COLUMNS]
     target = TargetTable(table, "t", schema, pa.schema(fields), ("id",), log.source)
-    handling = Handling.parse({name.lower(): mode for name, mode in modes.items()})
+    handling = ValueModes.parse({name.lower(): mode for name, mode in modes.items()})
     messages = (
         Debezium(handling=handling).format(target, prepare_rows(batch, target, {})).to_pylist()
     )

@@ -20,7 +20,7 @@ from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats import shapes
-from tidelog.spark.formats.json_values import Handling
+from tidelog.spark.formats.json_values import ValueModes
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_modes_of_the_configuration_reach_the_messages(built: BuiltLog) -> None:
     refs = log.segments(log.head_offset, log.latest_offset(), tables=("public.d",))
     (batch,) = executor.batches(plan, log, list(refs))
     found = {}
-    for name, handling in (("set", handling_of(section)), ("unset", Handling())):
+    for name, handling in (("set", handling_of(section)), ("unset", ValueModes())):
         made = formatter("debezium", handling=handling).format(
             target, prepare_rows(batch, target, {})
         )

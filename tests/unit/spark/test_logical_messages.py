@@ -18,7 +18,7 @@ from tidelog.model.records import Resume
 from tidelog.outputs.base import ranges
 from tidelog.outputs.formatters.messages import LogicalMessages
 from tidelog.sources.postgres.stream.log_reader import message_batch
-from tidelog.spark.formats.json_values import Handling
+from tidelog.spark.formats.json_values import ValueModes
 
 SENT = [
     LogicalMessage(True, "outbox", b"\xffhi?>", 2000, 0, 735, 1_700_000_000_000_001),
@@ -71,7 +71,7 @@ def test_a_message_has_the_form_of_debezium(tmp_path: Path) -> None:
 def test_the_content_follows_the_binary_mode(tmp_path: Path) -> None:
     contents = {}
     for mode in ("base64", "bytes", "hex", "base64-url-safe"):
-        handling = Handling(binary=mode)  # type: ignore[arg-type]
+        handling = ValueModes(binary=mode)  # type: ignore[arg-type]
         found = read_messages(tmp_path / mode, LogicalMessages("m", handling=handling))
         contents[mode] = json.loads(found.column("value")[0].as_py())["message"]["content"]
     assert contents == {
@@ -89,7 +89,7 @@ def test_prefixes_choose(tmp_path: Path) -> None:
 
 def test_schemas_name_what_connect_names(tmp_path: Path) -> None:
     found = read_messages(
-        tmp_path, LogicalMessages("m", handling=Handling(binary="bytes", schemas=True))
+        tmp_path, LogicalMessages("m", handling=ValueModes(binary="bytes", schemas=True))
     )
     key = json.loads(found.column("key")[0].as_py())
     value = json.loads(found.column("value")[0].as_py())

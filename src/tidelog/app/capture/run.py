@@ -32,7 +32,7 @@ from tidelog.app.base.service import BackgroundService
 from tidelog.app.base.table_patterns import check_exclusions, log_unmatched
 from tidelog.app.capture.maintenance import LogMaintenanceTask, SourceCheck
 from tidelog.app.capture.recovery import PASSED_KEY, Gaps
-from tidelog.app.capture.standby import LogHandle, Readiness
+from tidelog.app.capture.standby import Readiness, StandbyLogPoller
 from tidelog.app.overview.alerts import Alerts, open_alerts
 from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.sources.kinds import SourceKind, SourceParts, snapshotter_of, source_kind
@@ -285,7 +285,7 @@ class Capture(BackgroundService):
         check_local_paths(config)
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
-        log_handle = LogHandle(event_log_path(config), lambda: election.release_announced)
+        log_handle = StandbyLogPoller(event_log_path(config), lambda: election.release_announced)
         election = CaptureElection(
             config,
             self.holder,
@@ -359,7 +359,7 @@ class Capture(BackgroundService):
         on_status: OnStatus,
         serving: Service,
         election: CaptureElection,
-        log_handle: LogHandle,
+        log_handle: StandbyLogPoller,
     ) -> CaptureSession:
         config, epoch = self.config, keeper.lease.epoch
         check_whole(store)
@@ -497,7 +497,11 @@ class Capture(BackgroundService):
         )
 
     def _open_log(
-        self, kind: SourceKind, state: LeasedState, keeper: LeaseKeeper, log_handle: LogHandle
+        self,
+        kind: SourceKind,
+        state: LeasedState,
+        keeper: LeaseKeeper,
+        log_handle: StandbyLogPoller,
     ) -> OpenLogs:
         """Open the event log for this leader, created if there is none, and the source's log."""
         path = event_log_path(self.config)

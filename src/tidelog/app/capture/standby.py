@@ -83,7 +83,7 @@ AFTER_S: Final = 3.0
 """The delay after this process begins to stand by, so as not to disturb the new leader."""
 
 
-class LogHandle(StandbyWork):
+class StandbyLogPoller(StandbyWork):
     """Polls the log now and then while this process stands by.
 
     Args:

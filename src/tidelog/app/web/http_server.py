@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import SecretStr
 
 from tidelog.app.base.log_location import event_log_path
-from tidelog.app.web.metrics import Readings
+from tidelog.app.web.metrics import MetricValues
 from tidelog.config import Config, Rest
 from tidelog.config.loading import config_by_database
 from tidelog.errors import UsageError
@@ -219,7 +219,7 @@ class RestServer:
 
         token = rest.token.get_secret_value()
         rate_limit = TokenRateLimit()
-        readings = Readings(status, log_path)
+        readings = MetricValues(status, log_path)
         health = Health(readings, leader, _tokens(token, rest.metrics_token), rate_limit)
         schemas = schema_registry.routes(
             MessageSchemaStore(log_path), _tokens(token, rest.schema_token), rate_limit

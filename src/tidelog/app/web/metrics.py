@@ -427,7 +427,7 @@ Known = tuple[tuple[str, ...], float]
 """The labels' values, and the metric's value."""
 
 
-class Readings:
+class MetricValues:
     """The values of the metrics in one process. Thread-safe.
 
     Args:

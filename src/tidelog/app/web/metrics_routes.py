@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.app.web.metrics import Readings
+from tidelog.app.web.metrics import MetricValues
 from tidelog.control.channels.rate_limit import (
     ACCEPTED,
     BusyError,
@@ -40,7 +40,7 @@ class Health:
 
     def __init__(
         self,
-        readings: Readings,
+        readings: MetricValues,
         leader: Callable[[], str | None],
         tokens: tuple[str, ...],
         rate_limit: TokenRateLimit | None = None,
@@ -97,7 +97,7 @@ class Health:
 class _Collector(Collector):
     """Exports the readings to Prometheus."""
 
-    def __init__(self, readings: Readings) -> None:
+    def __init__(self, readings: MetricValues) -> None:
         self._readings = readings
 
     def collect(self) -> Iterator[Family]:

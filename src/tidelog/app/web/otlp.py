@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from tidelog.app.web.metrics import Known, Metric, Readings
+from tidelog.app.web.metrics import Known, Metric, MetricValues
 from tidelog.config.control import Otlp
 from tidelog.errors import MissingExtraError
 from tidelog.system.version import __version__
@@ -100,7 +100,7 @@ class OtlpPush:
         self._every_s = section.every_ms / 1000
         self._host = urlsplit(section.endpoint.reveal()).hostname or ""
         self._surface: ApiBackend | None = None
-        self._readings = Readings(self._status, log_path)
+        self._readings = MetricValues(self._status, log_path)
         self._starts = CounterStarts()
         self._resource = Resource.create(
             {
@@ -204,7 +204,7 @@ def _is_not_push(record: logging.LogRecord) -> bool:
     return record.threadName != _THREAD
 
 
-def _metrics_data(readings: Readings, resource: Any, starts: CounterStarts) -> Any:
+def _metrics_data(readings: MetricValues, resource: Any, starts: CounterStarts) -> Any:
     """Return OpenTelemetry's ``MetricsData`` of now."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope

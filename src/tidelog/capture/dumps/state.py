@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from tidelog.model.dump_options import DumpMode
 from tidelog.model.schema import TableName
-from tidelog.model.state_machine import Row, Transitions
+from tidelog.model.state_machine import Transition, Transitions
 from tidelog.ports import ChunkRequest
 
 # The states of dumps, their tables and their chunks, and the transitions between them.
@@ -42,7 +42,7 @@ class DumpInput(Enum):
     NONE_DONE = "all its tables have ended, none is done"
 
 
-_Dump = Row[DumpStatus, DumpInput]
+_Dump = Transition[DumpStatus, DumpInput]
 _IN, _TO = DumpInput, DumpStatus
 DUMPS = Transitions(
     "dump",
@@ -89,7 +89,7 @@ class TableInput(Enum):
     CANCEL = "it is cancelled"
 
 
-_Table = Row[TableStatus, TableInput]
+_Table = Transition[TableStatus, TableInput]
 TABLES = Transitions(
     "table of a dump",
     "As `tidelog status` shows it, and as it is stored.",
@@ -142,7 +142,7 @@ class TableRunInput(Enum):
     END = "it failed, was cancelled or is done"
 
 
-_Run = Row[TableRunStatus, TableRunInput]
+_Run = Transition[TableRunStatus, TableRunInput]
 _DOES, _MEETS = TableRunStatus, TableRunInput
 TABLE_RUNS = Transitions(
     "table being dumped",
@@ -233,7 +233,7 @@ class ChunkInput(Enum):
     DROP = "its table was cancelled, or has failed"
 
 
-_Chunk = Row[ChunkStatus, ChunkInput]
+_Chunk = Transition[ChunkStatus, ChunkInput]
 _AT, _SEES = ChunkStatus, ChunkInput
 CHUNKS = Transitions(
     "chunk",

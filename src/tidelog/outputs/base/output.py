@@ -45,7 +45,7 @@ from tidelog.outputs.base.targets import (
     check_steps,
     require_generation,
 )
-from tidelog.outputs.base.tasks import Work
+from tidelog.outputs.base.tasks import BatchWork
 from tidelog.ports import (
     OutputBatch,
     StateStore,
@@ -447,9 +447,9 @@ class ExecutorOutput:
         if self._lease is not None:
             self._lease.check()
 
-    def _work(self, task: WriteTask, writer: TaskWriter) -> Work:
+    def _work(self, task: WriteTask, writer: TaskWriter) -> BatchWork:
         delivery = self.delivery
-        return Work(
+        return BatchWork(
             self._log_path,
             "changes" if delivery.keyed else "events",
             task,

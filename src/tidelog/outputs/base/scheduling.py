@@ -25,7 +25,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base import ranges, tasks
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import MESSAGES_TABLE
-from tidelog.outputs.base.tasks import Item, Work, WriteCounts
+from tidelog.outputs.base.tasks import BatchWork, TableSlice, WriteCounts
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark import folding, transforms
 from tidelog.spark.executor_jobs import map_in_arrow, run_on_executors
@@ -43,20 +43,20 @@ _COUNTS = StructType([StructField("rows", LongType()), StructField("rejected", L
 
 
 def run_direct(
-    spark: SparkSession, work: Work, groups: Sequence[Sequence[Item]]
+    spark: SparkSession, work: BatchWork, groups: Sequence[Sequence[TableSlice]]
 ) -> list[WriteCounts]:
     """Run one task for each group of items: it reads, decodes and writes them in one process."""
     numbered = [(number, tuple(items)) for number, items in enumerate(groups)]
     return run_on_executors(spark, lambda each: tasks.run_items(work, *each), numbered)
 
 
-def run_messages(spark: SparkSession, work: Work, item: Item) -> list[WriteCounts]:
+def run_messages(spark: SparkSession, work: BatchWork, item: TableSlice) -> list[WriteCounts]:
     """Run one task that writes the source's logical messages, in the log's order."""
     return run_on_executors(spark, lambda each: tasks.run_messages(work, 0, [each]), [item])
 
 
 def run_in_order(
-    spark: SparkSession, work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
+    spark: SparkSession, work: BatchWork, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
 ) -> list[WriteCounts]:
     """Run one task that writes everything, in the log's order."""
     everything = [(tuple(tables), tuple(refs))]
@@ -65,7 +65,7 @@ def run_in_order(
 
 def run_frame(
     spark: SparkSession,
-    work: Work,
+    work: BatchWork,
     table: TargetTable,
     steps: Sequence[Step],
     parts: Sequence[Sequence[SegmentRef]],
@@ -102,7 +102,7 @@ def run_frame(
 class _Write:
     """The last step on executors: writes the rows of a partition and returns their counts."""
 
-    def __init__(self, work: Work, table: TargetTable) -> None:
+    def __init__(self, work: BatchWork, table: TargetTable) -> None:
         self._work = work
         self._table = table
 
@@ -194,10 +194,10 @@ def _cost(size: float, shared: int) -> float:
     return size * (_DECODED + (1 - _DECODED) / shared)
 
 
-def spread_items(items: Sequence[Item], count: int) -> list[list[Item]]:
+def spread_items(items: Sequence[TableSlice], count: int) -> list[list[TableSlice]]:
     """Distribute ``items`` to at most ``count`` tasks, about equal in bytes."""
     sizes = [_cost(sum(map(bytes_of, item.refs)), item.hash_partition[1]) for item in items]
-    groups: list[list[Item]] = [[] for _ in range(min(count, len(items)))]
+    groups: list[list[TableSlice]] = [[] for _ in range(min(count, len(items)))]
     filled = [0.0] * len(groups)
     for at in sorted(range(len(items)), key=lambda n: -sizes[n]):
         least = filled.index(min(filled))
@@ -234,7 +234,7 @@ class JobScheduler:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def run(
-        self, work: Work, shuffled: TaskWriter, parts: Sequence[TablePart], batch: OutputBatch
+        self, work: BatchWork, shuffled: TaskWriter, parts: Sequence[TablePart], batch: OutputBatch
     ) -> int:
         """Write ``parts`` and return the number of rejected records, once all tasks have committed.
 
@@ -266,7 +266,7 @@ class JobScheduler:
         if not delivery.keyed and delivery.order == "key":
             truncates = set(ranges.truncated(self._log, batch.start, batch.end))
         framed = replace(work, writer=shuffled)
-        items: list[Item] = []
+        items: list[TableSlice] = []
         whole: list[TablePart] = []
         todo: list[Callable[[], list[WriteCounts]]] = []
         for part in parts:
@@ -281,7 +281,7 @@ class JobScheduler:
             if steps and part.refs:
                 todo.append(partial(self._frame, framed, part, steps, cores))
             elif not delivery.keyed and delivery.order == "none":
-                items += [Item(part.target, refs) for refs in part.refs or ((),)]
+                items += [TableSlice(part.target, refs) for refs in part.refs or ((),)]
             elif len(part.refs) < 2 or not delivery.keyed or part.size_bytes <= SHARED_BYTES:
                 whole.append(part)
             else:
@@ -291,7 +291,8 @@ class JobScheduler:
         counts = hash_partition_counts([part.size_bytes for part in whole], limits, cores)
         for part, count in zip(whole, counts, strict=True):
             items += [
-                Item(part.target, part.all_refs, (partition, count)) for partition in range(count)
+                TableSlice(part.target, part.all_refs, (partition, count))
+                for partition in range(count)
             ]
         if items:
             groups = spread_items(items, cores)
@@ -302,12 +303,12 @@ class JobScheduler:
             raise failures[0]
         return rejected + sum(_rejected(each.result()) for each in futures)
 
-    def _messages(self, work: Work, part: TablePart) -> list[WriteCounts]:
+    def _messages(self, work: BatchWork, part: TablePart) -> list[WriteCounts]:
         own_work = replace(work, formatter=self._delivery.messages, skipped=frozenset())
-        return run_messages(self._spark, own_work, Item(part.target, part.all_refs))
+        return run_messages(self._spark, own_work, TableSlice(part.target, part.all_refs))
 
     def _frame(
-        self, work: Work, part: TablePart, steps: Sequence[Step], cores: int
+        self, work: BatchWork, part: TablePart, steps: Sequence[Step], cores: int
     ) -> list[WriteCounts]:
         try:
             return run_frame(

@@ -124,7 +124,7 @@ Batches = Iterator[tuple[TargetTable, pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
-class Item:
+class TableSlice:
     """A table's part of a batch, as a task reads it from the log.
 
     ``hash_partition`` (i, n): only the events whose key belongs to the i-th of n tasks, which all
@@ -138,7 +138,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Work:
+class BatchWork:
     """What all tasks of a batch have in common; pickled to each.
 
     Attributes:
@@ -169,16 +169,16 @@ class WriteCounts:
 
 
 def armed_failpoints() -> str:
-    """Returns the failpoints of this process's environment, for `Work.armed`."""
+    """Returns the failpoints of this process's environment, for `BatchWork.armed`."""
     return os.environ.get(failpoints.ENVIRONMENT_VARIABLE, "")
 
 
-def run_items(work: Work, number: int, items: Sequence[Item]) -> WriteCounts:
+def run_items(work: BatchWork, number: int, items: Sequence[TableSlice]) -> WriteCounts:
     """Write ``items``, one after the other, over one connection."""
     return run_task(work, number, _read_items(work, items))
 
 
-def run_messages(work: Work, number: int, items: Sequence[Item]) -> WriteCounts:
+def run_messages(work: BatchWork, number: int, items: Sequence[TableSlice]) -> WriteCounts:
     """Write the source's logical messages, as the log has them."""
     log = _log(work)
     found = ((item.table, batch) for item in items for batch in message_records(log, item.refs))
@@ -186,20 +186,20 @@ def run_messages(work: Work, number: int, items: Sequence[Item]) -> WriteCounts:
 
 
 def run_in_order(
-    work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
+    work: BatchWork, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
 ) -> WriteCounts:
     """Write all tables' events in the log's order, by one task."""
     return run_task(work, 0, _read_in_order(work, tables, refs))
 
 
 def run_rows(
-    work: Work, number: int, table: TargetTable, rows: Iterable[pa.RecordBatch]
+    work: BatchWork, number: int, table: TargetTable, rows: Iterable[pa.RecordBatch]
 ) -> WriteCounts:
     """Write rows that Spark has read and transformed."""
     return run_task(work, number, ((table, batch) for batch in rows))
 
 
-def run_task(work: Work, number: int, batches: Batches) -> WriteCounts:
+def run_task(work: BatchWork, number: int, batches: Batches) -> WriteCounts:
     """Run one task from open to close; all errors but OutputError become one, without values."""
     task = replace(work.task, number=number, fence=work.fence)
     with failpoints.arm(failpoints.parse(work.armed)):
@@ -226,7 +226,7 @@ def without_values(what: str) -> Iterator[None]:
         raise OutputError(f"{what} failed with {type(error).__name__}") from error
 
 
-def _run(work: Work, task: WriteTask, batches: Batches) -> WriteCounts:
+def _run(work: BatchWork, task: WriteTask, batches: Batches) -> WriteCounts:
     rows = 0
     rejections: list[Rejection] = []
     writer = work.writer
@@ -257,7 +257,7 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> WriteCounts:
 
 
 def _without_skipped(
-    work: Work, table: TargetTable, events: pa.RecordBatch
+    work: BatchWork, table: TargetTable, events: pa.RecordBatch
 ) -> pa.RecordBatch | None:
     """Returns the events without skipped operations, or None if no events are left."""
     skipped = work.skipped
@@ -272,7 +272,7 @@ def _without_skipped(
     return left if left.num_rows else None
 
 
-def _read_items(work: Work, items: Sequence[Item]) -> Batches:
+def _read_items(work: BatchWork, items: Sequence[TableSlice]) -> Batches:
     from tidelog.spark.datasource import executor
 
     log = _log(work)
@@ -286,7 +286,7 @@ def _read_items(work: Work, items: Sequence[Item]) -> Batches:
 
 
 def _read_in_order(
-    work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
+    work: BatchWork, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
 ) -> Batches:
     from tidelog.spark.datasource import executor
 
@@ -324,13 +324,13 @@ def prepare_rows(
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _log(work: Work) -> EventLog:
+def _log(work: BatchWork) -> EventLog:
     from tidelog.spark.datasource.source import cached_log
 
     return cached_log(work.log_path, work.task.generation)
 
 
-def _read_plan(work: Work, schema: TableSchema) -> ReadPlan:
+def _read_plan(work: BatchWork, schema: TableSchema) -> ReadPlan:
     options = {"path": work.log_path, "shape": work.shape, "table": str(schema.table)}
     spark = shapes.changes(schema) if work.shape == "changes" else shapes.events(schema)
     return ReadPlan(SourceOptions.parse(options), schema, spark)

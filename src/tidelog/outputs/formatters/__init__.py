@@ -7,7 +7,7 @@ from typing import get_args
 from tidelog.kinds.adapters import FORMATTERS
 from tidelog.model.option_values import EventFormat
 from tidelog.ports import FormatOptions, Formatter
-from tidelog.spark.formats.json_values import PLAIN_HANDLING, Handling
+from tidelog.spark.formats.json_values import PLAIN_HANDLING, ValueModes
 
 FORMATS = get_args(EventFormat)
 
@@ -17,7 +17,7 @@ def formatter(
     *,
     topic: str = "{table}",
     tombstones: bool = True,
-    handling: Handling = PLAIN_HANDLING,
+    handling: ValueModes = PLAIN_HANDLING,
 ) -> Formatter:
     """Returns the format ``name``.
 

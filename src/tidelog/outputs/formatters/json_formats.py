@@ -38,7 +38,7 @@ from tidelog.spark.formats.connect_schemas import (
 from tidelog.spark.formats.envelope import envelope_json, join_texts, milliseconds
 from tidelog.spark.formats.json_values import (
     PLAIN_HANDLING,
-    Handling,
+    ValueModes,
     json_rows,
     json_values,
     type_names,
@@ -69,7 +69,7 @@ class Debezium:
 
     topic: str = "{table}"
     tombstones: bool = True
-    handling: Handling = PLAIN_HANDLING
+    handling: ValueModes = PLAIN_HANDLING
 
     @classmethod
     def of(cls, options: FormatOptions) -> Debezium:
@@ -124,7 +124,7 @@ class Debezium:
 
 
 def _header_texts(
-    keys: pa.StructArray, names: Sequence[str], handling: Handling, types: Mapping[str, str]
+    keys: pa.StructArray, names: Sequence[str], handling: ValueModes, types: Mapping[str, str]
 ) -> pa.StringArray:
     """Returns keys as Connect's ``SimpleHeaderConverter``, the default, writes their structs:
     without a schema, decimals as digits, and texts in which only quotes and backslashes are escaped

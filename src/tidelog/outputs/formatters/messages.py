@@ -25,7 +25,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.formats import connect_schemas
 from tidelog.spark.formats.envelope import join_texts, milliseconds, source_pieces
-from tidelog.spark.formats.json_values import PLAIN_HANDLING, Handling, binary_text, json_rows
+from tidelog.spark.formats.json_values import PLAIN_HANDLING, ValueModes, binary_text, json_rows
 from tidelog.spark.formats.shapes import (
     CHANGE_MISSING,
     CHANGE_OP,
@@ -90,7 +90,7 @@ class EventColumns:
         return self.key_texts()
 
     def key_texts(
-        self, handling: Handling = PLAIN_HANDLING, types: Mapping[str, str] | None = None
+        self, handling: ValueModes = PLAIN_HANDLING, types: Mapping[str, str] | None = None
     ) -> pa.StringArray:
         """Returns `key` with values written as `json_rows` writes those of the row."""
         if not self.table.key:
@@ -189,7 +189,7 @@ class LogicalMessages:
 
     topic: str
     prefixes: tuple[str, ...] = ("*",)
-    handling: Handling = PLAIN_HANDLING
+    handling: ValueModes = PLAIN_HANDLING
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         documents = [json.loads(payload) for payload in events.column("payload").to_pylist()]

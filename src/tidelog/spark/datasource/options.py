@@ -25,7 +25,7 @@ from tidelog.model.patterns import all_but, check_listed, matches
 from tidelog.model.records import Kind
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.model.units import parse_bytes
-from tidelog.spark.formats.json_values import Handling
+from tidelog.spark.formats.json_values import ValueModes
 
 # Start and end of a read: as users name them, and the offsets that they mean in a log.
 
@@ -492,7 +492,7 @@ class SourceOptions:
     before: bool
     refs: PlannedRefs | None
     key: KeyFilter | None
-    handling: Handling
+    handling: ValueModes
     types: ColumnTypes
     logicals: Mapping[str, str] | None  # in place of types
 
@@ -551,7 +551,7 @@ class SourceOptions:
             before=_flag(options, "before", True),
             refs=PlannedRefs.from_option(options[_REFS]) if options.get(_REFS) else None,
             key=KeyFilter.parse(options["key"]) if options.get("key") else None,
-            handling=Handling.parse(options),
+            handling=ValueModes.parse(options),
             types=_types(options["types"]) if options.get("types") else ColumnTypes(),
             logicals=json.loads(options[_LOGICALS]) if options.get(_LOGICALS) else None,
         )

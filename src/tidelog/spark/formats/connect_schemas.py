@@ -18,7 +18,7 @@ from tidelog.codecs.columns.values import arrow_type
 from tidelog.model.option_values import TimeMode
 from tidelog.spark.formats import structured
 from tidelog.spark.formats.json_values import (
-    Handling,
+    ValueModes,
     bits_of,
     holds_bits,
     is_bigint_unsigned,
@@ -97,7 +97,7 @@ def row_fields(
     row: pa.StructType,
     names: Sequence[str],
     required: Collection[str],
-    how: Handling,
+    how: ValueModes,
     types: Mapping[str, str],
 ) -> list[Schema]:
     """Returns the columns ``names`` of a row, as its JSON has them.
@@ -119,7 +119,7 @@ def row_fields(
     return found
 
 
-def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
+def type_of(kind: pa.DataType, how: ValueModes, type_name: str | None) -> Schema:
     """Returns type, name, version and parameters of a column's values."""
     spelled = type_name or ""
     bits = bits_of(spelled)
@@ -155,7 +155,7 @@ def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
     return {"type": "string"}
 
 
-def _structured(kind: pa.DataType, how: Handling, type_name: str) -> Schema | None:
+def _structured(kind: pa.DataType, how: ValueModes, type_name: str) -> Schema | None:
     """Returns the schema of a column that `tidelog.spark.formats.structured` writes; None for other
     columns.
     """
@@ -191,7 +191,7 @@ def _instant(mode: TimeMode, type_name: str, what: str, *, of_day: bool) -> Sche
     return _named("int64", f"{_TIME}Micro{what}")
 
 
-def _decimal(kind: pa.Decimal128Type, how: Handling) -> Schema:
+def _decimal(kind: pa.Decimal128Type, how: ValueModes) -> Schema:
     if how.decimal == "precise":
         parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
         return {**_named("bytes", _CONNECT + "Decimal"), "parameters": parameters}

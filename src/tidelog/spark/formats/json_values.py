@@ -87,7 +87,7 @@ _MILLISECONDS = 3  # digits: what Debezium's adaptive modes write as millisecond
 
 
 @dataclass(frozen=True, slots=True)
-class Handling:
+class ValueModes:
     """How values are written that JSON has no type for; named as Debezium's properties."""
 
     decimal: DecimalMode = "string"
@@ -98,7 +98,7 @@ class Handling:
     """Are values sent with a schema? Then each must have its column's type."""
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Handling:
+    def parse(cls, options: Mapping[str, str]) -> ValueModes:
         """Returns the modes of the source's options, in lower case. Raises ConfigError."""
         return cls(
             _choice(options, "decimalhandlingmode", "string", get_args(DecimalMode)),
@@ -108,7 +108,7 @@ class Handling:
         )
 
 
-PLAIN_HANDLING = Handling()
+PLAIN_HANDLING = ValueModes()
 _T = TypeVar("_T")
 
 
@@ -136,7 +136,7 @@ def json_rows(
     rows: pa.StructArray,
     names: Sequence[str],
     missing: Bools | None = None,
-    handling: Handling = PLAIN_HANDLING,
+    handling: ValueModes = PLAIN_HANDLING,
     types: Mapping[str, str] | None = None,
 ) -> pa.StringArray:
     """Returns each row as a JSON object of the columns ``names``; null for a null row.
@@ -168,7 +168,7 @@ def json_rows(
     return text
 
 
-def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -> pa.Scalar:
+def _unavailable(kind: pa.DataType, handling: ValueModes, type_name: str | None) -> pa.Scalar:
     """Returns the JSON text, or null, for a value that the log does not have."""
     if not handling.schemas:
         return pa.scalar(f'"{UNAVAILABLE}"')
@@ -184,7 +184,7 @@ def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -
     return pa.scalar(f'"{UNAVAILABLE}"' if text else None, pa.string())
 
 
-def _is_structured(kind: pa.DataType, handling: Handling, type_name: str) -> bool:
+def _is_structured(kind: pa.DataType, handling: ValueModes, type_name: str) -> bool:
     """Returns True if such a column's value is no text in JSON."""
     return (
         element_name(type_name) is not None
@@ -211,7 +211,7 @@ def is_short(mode: TimeMode, type_name: str, *, of_day: bool) -> bool:
 
 
 def json_values(
-    values: pa.Array, handling: Handling = PLAIN_HANDLING, type_name: str | None = None
+    values: pa.Array, handling: ValueModes = PLAIN_HANDLING, type_name: str | None = None
 ) -> pa.StringArray:
     """Returns values as JSON text or null. ``type_name``: as ``types`` of `json_rows`."""
     return _cells(values, handling, type_name).texts()
@@ -243,7 +243,7 @@ def join_texts(*pieces: KeyPiece) -> pa.StringArray:
     return join(pieces, "null")
 
 
-def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextCells:
+def _cells(values: pa.Array, handling: ValueModes, type_name: str | None) -> TextCells:
     kind = values.type
     bits = bits_of(type_name or "")
     if bits is not None and are_bits(values):
@@ -278,7 +278,7 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextC
     return _quoted(values)
 
 
-def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCells | None:
+def _structured(values: pa.Array, handling: ValueModes, type_name: str) -> TextCells | None:
     """Returns the cells of a column whose text or bytes have a structure; None for other
     columns.
     """
@@ -302,7 +302,7 @@ def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCel
     return None if found is None else TextCells(found)
 
 
-def _nested(values: pa.Array, handling: Handling) -> TextCells:
+def _nested(values: pa.Array, handling: ValueModes) -> TextCells:
     """Returns arrays as JSON's, and structs and maps as objects."""
     kind = values.type
     if pa.types.is_struct(kind):

@@ -15,7 +15,7 @@ from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import KeyedChanges
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.spark.formats.json_values import Handling
+from tidelog.spark.formats.json_values import ValueModes
 
 
 class ShapeOptions(Protocol):
@@ -28,7 +28,7 @@ class ShapeOptions(Protocol):
     def before(self) -> bool: ...
 
     @property
-    def handling(self) -> Handling: ...
+    def handling(self) -> ValueModes: ...
 
 
 def typed_batch(

@@ -73,7 +73,7 @@ def read_image(data, position, end, prefix, size, json, partial, start, length):
         data: uint8[...].
         position: the position of the columns-present bitmap.
         end: the payload's end.
-        prefix: uint8[columns], of `Walk`, like ``size`` and ``json``.
+        prefix: uint8[columns], of `ValueLayout`, like ``size`` and ``json``.
         size: int32[columns].
         json: bool[columns].
         partial: True for the after image of a partial update: value_options and the bits of partial
@@ -206,7 +206,7 @@ def locate(  # type: ignore[no-untyped-def]
         ends: int32[n].
         kind: uint8[n].
         slot: int32[columns], a column's row in the matrices, or -1.
-        prefix: uint8[columns], of `Walk`, like ``size`` and ``json``.
+        prefix: uint8[columns], of `ValueLayout`, like ``size`` and ``json``.
         size: int32[columns].
         json: bool[columns].
         keep_old: whether to fill the old matrices too.

@@ -30,7 +30,7 @@ from tidelog.model.schema import Column, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class ValueLayout:
     """The layout of values in a table's rows.
 
     Attributes:
@@ -44,14 +44,14 @@ class Walk:
     json: Bools
 
 
-def walk(schema: TableSchema) -> Walk:
+def value_layout(schema: TableSchema) -> ValueLayout:
     """The layout of rows of ``schema``.
 
     Raises:
         DecodeError: a column's type does not exist in the binlog.
     """
     layouts = [_layout(schema, column) for column in schema.columns]
-    return Walk(
+    return ValueLayout(
         prefix=np.array([prefix for prefix, _ in layouts], dtype=np.uint8),
         size=np.array([size for _, size in layouts], dtype=np.int32),
         json=np.array([c.type_id == types.JSON for c in schema.columns], dtype=np.bool_),
@@ -152,7 +152,7 @@ def read_rows(
         TooMuchTextError: the text exceeds one buffer.
     """
     n, columns = len(kind), len(schema.columns)
-    way = walk(schema)
+    layout = value_layout(schema)
     slot = np.full(columns, -1, dtype=np.int32)
     slot[list(wanted)] = np.arange(len(wanted), dtype=np.int32)
     any_old, any_partial = any_old_or_partial(raw, begins, ends, kind)
@@ -163,7 +163,8 @@ def read_rows(
     binary = np.empty(n, dtype=np.bool_)
     lacks = np.empty(n, dtype=np.uint8)
     row, reason, any_missing = locate(
-        raw, begins, ends, kind, slot, way.prefix, way.size, way.json, fill_old, binary, lacks,
+        raw, begins, ends, kind, slot,
+        layout.prefix, layout.size, layout.json, fill_old, binary, lacks,
         old_image.start, old_image.length, old_image.present,
         new_image.start, new_image.length, new_image.present,
     )  # fmt: skip

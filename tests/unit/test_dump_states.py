@@ -25,7 +25,7 @@ from tidelog.capture.dumps.state import (
 )
 from tidelog.capture.windows import WINDOWS, WindowStatus
 from tidelog.errors import TransitionError
-from tidelog.model.state_machine import Row, Transitions
+from tidelog.model.state_machine import Transition, Transitions
 from tidelog.state.sqlite import SqliteState
 
 TABLES_OF_STATES = [DUMPS, TABLES, TABLE_RUNS, CHUNKS, WINDOWS]
@@ -106,6 +106,6 @@ def test_what_stands_in_no_table_is_refused() -> None:
 
 
 def test_table_that_says_two_things_is_refused() -> None:
-    row = Row(DumpStatus.QUEUED, DumpInput.BEGIN, DumpStatus.RUNNING)
+    row = Transition(DumpStatus.QUEUED, DumpInput.BEGIN, DumpStatus.RUNNING)
     with pytest.raises(TransitionError, match="are there twice"):
         Transitions("dump", "", DumpStatus.QUEUED, (row, row._replace(then=DumpStatus.PAUSED)))

@@ -17,6 +17,7 @@ from tests.e2e.web.shop import HOSTILE, OPERATOR, VIEWER, Shop, free_port, wait_
 from tidelog import app
 from tidelog.app.base import last_results
 from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, ActivityDay
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.results import CheckFinding, TableComparison
 from tidelog.state.opening import open_state
 
@@ -52,6 +53,8 @@ def fill(state: StateStore, config: Config) -> None:
     last_results.store_results(state, reports, whole=True)
     fix = "-- as a superuser:\nALTER SYSTEM SET wal_level = logical;\nThen restart the server."
     finding = CheckFinding("wal_level", "error", HOSTILE, fix)
+    status = {"source": {"kept_s": 30 * 86_400}, "updated_ms": NIGHT_S * 1000, "capture": {}}
+    state.put(STATUS_KEY, status, None)
     state.put(last_results.check_key(config), last_results.check_summary([finding]), None)
 
 
@@ -109,6 +112,21 @@ def test_operations_by_table_and_their_sudden_drop(port: int, new_page: Open) ->
     assert page.evaluate(
         "(box => box.scrollWidth <= box.clientWidth)(document.getElementById('activity-list'))"
     )
+
+
+def test_numbers_of_charts_and_tiles_are_whole(port: int, new_page: Open) -> None:
+    page: Page = new_page(url(port), VIEWER)
+    tile = page.locator(".tile", has_text="Log kept").inner_text().split("\n")
+    assert tile[-2:] == ["safe", "the server removes its log after 30 days"]
+    steps = [
+        {"at_s": NIGHT_S + n, "over_s": 1, "records": 10**6, "lag_s": 0, "outputs": {}}
+        for n in range(2)
+    ]
+    page.route("**/history", lambda route: route.fulfill(json={"recent": steps, "day": steps}))
+    page.reload()
+    page.wait_for_selector("#charts .axis")
+    lefts = page.eval_on_selector_all("#charts .axis", "all => all.map(text => text.getBBox().x)")
+    assert min(lefts) >= 0, "the page cuts off the axis's numbers"
 
 
 def test_what_verify_and_check_found(port: int, new_page: Open) -> None:

@@ -6,6 +6,7 @@ import { clock, count, rate, span } from "./format.js";
 
 const HEIGHT = 132;
 const LEFT = 46;
+const LETTER = 7;
 const BOTTOM = 20;
 const TOP = 8;
 const SERIES = 5;
@@ -77,16 +78,17 @@ function chart(title, points, series, said) {
   if (points.length < 2) return el("figure", {}, head, el("p", { class: "muted empty" }, "Nothing is remembered yet."));
   const values = series.map((each) => points.map(each.of));
   const highest = nice(Math.max(1e-9, ...values.flat().filter((each) => each !== null)));
+  const left = Math.max(LEFT, 12 + LETTER * Math.max(...[0, 0.5, 1].map((part) => said(highest * part).length)));
   const [from, to] = [points[0].at_s, points.at(-1).at_s];
-  const x = (at) => LEFT + ((at - from) / Math.max(1, to - from)) * (width - LEFT - 6);
+  const x = (at) => left + ((at - from) / Math.max(1, to - from)) * (width - left - 6);
   const y = (value) => TOP + (1 - value / highest) * (HEIGHT - TOP - BOTTOM);
   const latest = values.map((each) => each.findLast((value) => value !== null) ?? null);
   const summary = `${title}: ${series.map((each, place) => `${each.name} ${said(latest[place])} at last, ${said(Math.max(0, ...values[place].filter((v) => v !== null)))} at most`).join("; ")}`;
   const cursor = svg("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, x1: -9, x2: -9 });
   const drawing = svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": summary },
     [0, 0.5, 1].map((part) => [
-      svg("line", { class: "grid", x1: LEFT, x2: width - 6, y1: y(highest * part), y2: y(highest * part) }),
-      svg("text", { class: "axis", x: LEFT - 6, y: y(highest * part) + 4, "text-anchor": "end" }, said(highest * part))]),
+      svg("line", { class: "grid", x1: left, x2: width - 6, y1: y(highest * part), y2: y(highest * part) }),
+      svg("text", { class: "axis", x: left - 6, y: y(highest * part) + 4, "text-anchor": "end" }, said(highest * part))]),
     [from, (from + to) / 2, to].map((at, place) => svg("text", {
       class: "axis", x: x(at), y: HEIGHT - 5, "text-anchor": ["start", "middle", "end"][place],
     }, clock(at * 1000).slice(-8, to - from > 600 ? -3 : undefined))),
@@ -94,7 +96,7 @@ function chart(title, points, series, said) {
       svg("path", { class: `line s${place}`, d: path(points, each, x, y) })]),
     cursor);
   const read = (event) => {
-    const at = from + ((event.clientX - drawing.getBoundingClientRect().left - LEFT) / Math.max(1, width - LEFT - 6)) * (to - from);
+    const at = from + ((event.clientX - drawing.getBoundingClientRect().left - left) / Math.max(1, width - left - 6)) * (to - from);
     let nearest = 0;
     points.forEach((each, place) => {
       if (Math.abs(each.at_s - at) < Math.abs(points[nearest].at_s - at)) nearest = place;

@@ -74,12 +74,12 @@ function sourceTile(source) {
 
 const LOG_IN_DANGER = ["log-nearly-lost", "log-room-small", "log-fills-disk"];
 
-function logTile(source, problems) {
+function logTile(source, problems, answer) {
   const worst = problems.find((each) => LOG_IN_DANGER.includes(each.kind));
-  const severity = worst ? worst.severity : source.retained_bytes === null && source.lost_in_s === null ? "info" : "ok";
   if (source.retained_bytes === null && source.lost_in_s === null) {
-    return tile("Log kept for capture", "–", "", "not known", severity);
+    return tile("Log kept for capture", answer?.brief ?? "–", "", answer?.text ?? "not known", answer?.severity ?? "info");
   }
+  const severity = worst ? worst.severity : "ok";
   const lost = source.lost_in_s;
   const [value, unit] = lost === null ? [worst ? "at risk" : "safe", ""] : spanParts(lost);
   const kept = source.retained_bytes === null ? "" : `${bytes(source.retained_bytes)} kept`;
@@ -125,7 +125,7 @@ export function showTiles(found) {
   const parts = [
     sourceTile(found.source),
     ...shown.map((each) => outputTile(each, found.problems)),
-    logTile(found.source, found.problems),
+    logTile(found.source, found.problems, found.answers.find((each) => each.name === "log")),
     tile("Captures", rate(persec), "records/s", `${count(found.records)} since it leads${found.throttled ? "; dumps slowed down" : ""}`, "ok"),
   ];
   show(byId("tiles"), [found.source, found.outputs.map((o) => [o.output, o.lag_s, o.behind_records, o.error, o.rejected]), rate(persec), found.records, found.problems.map((p) => [p.kind, p.about, p.severity])], () => parts);

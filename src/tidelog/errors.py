@@ -9,6 +9,8 @@
      │    ├── MissingExtraError
      │    ├── MissingProgramError
      │    ├── EngineStateError    the engine's state does not allow the call
+     │    ├── AnotherLeaderError  another process leads, and this one was not to wait
+     │    ├── CommandIdReusedError  an id was used before, for another command
      │    └── NewerFormatError    written by a newer version; also an EventLogError
      ├── SourceError           the source database
      │    ├── ConnectionLostError                                                   retry
@@ -54,6 +56,7 @@
      │              └── RowsLeftOutError  which writing its rows has shown           others go on
      │                   └── ValueRefusedError  a value that does not fit the option types
      ├── ConsumerError         the program's own code raised in an engine            stop, exit 1
+     ├── WaitTimeoutError      what was waited for did not happen in time; it may   stop, exit 1
      └── TaskStartError        a task of an engine did not start in time             stop, exit 1
 
 Messages say what happened, where (source, table, position; never cell values) and what to do.
@@ -134,6 +137,14 @@ class EngineStateError(UsageError):
     """The engine is in a state that does not allow the call; a stopped one never starts again."""
 
 
+class AnotherLeaderError(UsageError):
+    """Raised when another process leads and a command needs the lease for itself."""
+
+
+class CommandIdReusedError(UsageError):
+    """The id of a command was used before, for another command."""
+
+
 class SourceError(TidelogError):
     """The source database refused or failed."""
 
@@ -196,8 +207,8 @@ class ChunkError(SourceError):
 
 
 class ChunkVoidError(ChunkError):
-    """The table is another than its dump began with: rows are matched by another key, or, in a
-    blocking dump, it was altered behind the snapshot. Reading again can't help.
+    """The table changed since its dump began: it has another key, or it was altered after a
+    blocking dump took its snapshot. Reading again can't help.
     """
 
 
@@ -373,6 +384,10 @@ class KeyMissingError(TableLeftOutError):
 
 class ConsumerError(TidelogError):
     """A consumer or a transform raised, which is the cause. The message names events, no values."""
+
+
+class WaitTimeoutError(TidelogError):
+    """What was waited for did not happen in time; it may happen later."""
 
 
 class TaskStartError(TidelogError):

@@ -18,7 +18,6 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.base.elections import (
-    AnotherLeaderError,
     PipelineElection,
     acquire_lease,
     pipeline_lease_name,
@@ -34,7 +33,7 @@ from tidelog.app.overview.build import overview
 from tidelog.app.overview.remote_control import status
 from tidelog.cli.status_lines import lines
 from tidelog.config import Config, load_config
-from tidelog.errors import LeaseLostError, UsageError
+from tidelog.errors import AnotherLeaderError, LeaseLostError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.outputs import Writer
 from tidelog.outputs.base import lease_file, tasks

@@ -304,8 +304,8 @@ def verify_outputs(
     *,
     tables: Sequence[str] = (),
     repair: bool = False,
-    on_progress: OnStatus = ignore_status,
-    on_partial: Callable[[Verification], object] = ignore_status,
+    on_progress: OnStatus | None = None,
+    on_partial: Callable[[Verification], object] | None = None,
 ) -> Verification:
     """Compare source and outputs; with ``repair``, dump the keys that differ.
 
@@ -317,6 +317,7 @@ def verify_outputs(
     ``on_partial`` is called before an error, or KeyboardInterrupt, is raised that ends it early:
     with the report of what was compared, and what was ``not_compared``, if anything was compared.
     """
+    on_progress, on_partial = on_progress or ignore_status, on_partial or ignore_status
     config = as_config(config)
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")

@@ -52,8 +52,13 @@ Counts = list[int]
 
 @dataclass(slots=True)
 class ActivityBucket:
-    """Five minutes. ``at_s``: when they begin; ``seen_s``: seconds of them in which capture
-    followed the log; ``tables``: counts of the tables that have their own; ``rest``: of all others.
+    """The counts of five minutes.
+
+    Attributes:
+        at_s: when they begin.
+        seen_s: seconds of them in which capture followed the log.
+        tables: counts of the tables that have their own.
+        rest: counts of all other tables.
     """
 
     at_s: int

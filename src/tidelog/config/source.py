@@ -59,7 +59,7 @@ _SNAPSHOT_CONFIGURATION: Any = Field(
 _SNAPSHOT_CLASS: Any = Field(
     default=None,
     pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-    description="For `snapshot: custom`: `module:Class` of a `tidelog.Snapshotter`.",
+    description="For `snapshot: custom`: `module:Class` of a `tidelog.ext.Snapshotter`.",
     examples=["shop.dumps:OnMondays"],
 )
 _SIGNAL_TABLE = (

@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.control.commands import Command, command_from_json
-from tidelog.errors import Policy, StateConflictError, StateError, TidelogError, UsageError
+from tidelog.errors import (
+    CommandIdReusedError,
+    Policy,
+    StateConflictError,
+    StateError,
+    TidelogError,
+    UsageError,
+)
 from tidelog.ports import Document, StateStore
 from tidelog.system import failpoints
 
@@ -62,10 +69,6 @@ def id_time_ms(command_id: str) -> int:
         )
     except ValueError:
         return 0
-
-
-class CommandIdReusedError(UsageError):
-    """A key of `Mailbox.send` was already used for another command."""
 
 
 @dataclass(frozen=True, slots=True)

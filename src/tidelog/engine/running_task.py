@@ -271,7 +271,7 @@ _WARN_AFTER_S: Final = 10.0
 
 
 class RecordHandler(Protocol):
-    """RecordHandler the task's batches."""
+    """Processes the batches of a task."""
 
     def process_records(self, records: Events) -> object: ...
 

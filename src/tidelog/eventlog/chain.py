@@ -222,8 +222,12 @@ class ChainReader:
     def _continue(
         self, chain: Chain, *, check_tail: bool = False, brief: bool = False
     ) -> Chain | None:
-        """The chain with later segments; None: it must be walked. ``check_tail``: check that the
-        known end is unchanged; ``brief``: not if another segment follows it.
+        """Return the known chain with the segments after it; None if all must be read again.
+
+        Args:
+            chain: the known chain.
+            check_tail: check that its last segment is unchanged.
+            brief: skip that check if a segment follows.
         """
         end, now, known = chain.segments[-1], time.monotonic(), list[Tag | None]()
         following = self.storage.tag(segment_name(end.next)) if brief else None

@@ -208,9 +208,9 @@ class OutputContext:
         open_state: returns a new handle on the state store, which the output closes.
         deliver: returns an output for the `TaskWriter` that a function creates (on the driver,
             pickled to each task), with all options of a section derived from
-            `tidelog.ExecutorSection`; arguments: the section, the function, ``keyed`` (the newest
-            state of keys; else every change), ``order`` and ``message_format`` (a formatter's name,
-            or ``rows``).
+            `tidelog.ext.ExecutorSection`; arguments: the section, the function, ``keyed`` (the
+            newest state of keys; else every change), ``order`` and ``message_format`` (a
+            formatter's name, or ``rows``).
     """
 
     spark: Any
@@ -247,7 +247,7 @@ class OutputKind(Protocol[S]):
 
     @property
     def section(self) -> type[S]:
-        """The model of its section, derived from `tidelog.OutputSection`.
+        """The model of its section, derived from `tidelog.ext.OutputSection`.
 
         Its field ``kind`` is a Literal of the kind's name.
         """

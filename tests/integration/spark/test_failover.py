@@ -16,9 +16,8 @@ from tests.support.build_log import BuiltLog
 from tests.support.pipeline_process import Delivering
 
 from tidelog import app
-from tidelog.app.base.elections import AnotherLeaderError
 from tidelog.config import Config, load_config
-from tidelog.errors import UsageError
+from tidelog.errors import AnotherLeaderError, UsageError
 
 pytestmark = pytest.mark.spark
 

@@ -26,10 +26,10 @@ from tidelog.config.models import ScheduledDump
 from tidelog.control.channels.file import SignalFile
 from tidelog.control.commands import Handover
 from tidelog.control.handler import CommandHandler
-from tidelog.control.mailbox import MOST_AT_ONCE, ApiBackend, CommandIdReusedError, Mailbox
+from tidelog.control.mailbox import MOST_AT_ONCE, ApiBackend, Mailbox
 from tidelog.control.signal_intake import SignalIntake, SignalTable
 from tidelog.engine.options import refuse_coroutine
-from tidelog.errors import MissingExtraError, StateError
+from tidelog.errors import CommandIdReusedError, MissingExtraError, StateError
 from tidelog.model.units import printable
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
 from tidelog.state.opening import poll_interval_s

@@ -20,7 +20,7 @@ from tidelog.capture.leadership import POLL_EVERY_S, LeaseKeeper
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config, load_config
 from tidelog.config.loading import one_database_config
-from tidelog.errors import StateError, TidelogError, UsageError
+from tidelog.errors import AnotherLeaderError, StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.log_files import STORE_KEY
 from tidelog.eventlog.reader import EventLog
@@ -39,10 +39,6 @@ from tidelog.state.opening import (
 LEASE_NAME = "capture"
 HANDOVER_KEY = "handover"
 PATIENCE_S = 10.0
-
-
-class AnotherLeaderError(UsageError):
-    """Raised when another process leads and a command needs the lease for itself."""
 
 
 def pipeline_lease_name(name: str) -> str:

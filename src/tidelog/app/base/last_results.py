@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
-from tidelog.app.base.elections import AnotherLeaderError
 from tidelog.app.base.instances import this_holder
 from tidelog.config import Config
 from tidelog.config.loading import SECRET_OPTIONS
-from tidelog.errors import StateConflictError, StateError, TidelogError
+from tidelog.errors import AnotherLeaderError, StateConflictError, StateError, TidelogError
 from tidelog.kinds.sections import SecretUrl
 from tidelog.ports import StateStore
 from tidelog.results import CheckFinding, TableComparison

@@ -21,7 +21,13 @@ from tidelog.capture.session.start import CONSENT_KEY, GAP_KEY, GENERATION_KEY, 
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import ExecuteSnapshot, Key, build_command
 from tidelog.control.mailbox import new_id
-from tidelog.errors import GapError, TidelogError, UnsupportedTableError, UsageError
+from tidelog.errors import (
+    GapError,
+    TidelogError,
+    UnsupportedTableError,
+    UsageError,
+    WaitTimeoutError,
+)
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
@@ -247,7 +253,7 @@ def repair(
     if not wait:
         return KeyRepair(dump_id, "waiting" if waiting else "queued", count)
     if waiting:
-        raise TidelogError(
+        raise WaitTimeoutError(
             f"no capture has handled dump {dump_id} within {timeout_s:g} s; the next one that "
             "leads will"
         )

@@ -251,7 +251,7 @@ class Capture(BackgroundService):
         config: AnyConfig,
         *,
         on_notification: OnNotification | None = None,
-        on_status: OnStatus = ignore_status,
+        on_status: OnStatus | None = None,
         stop_event: threading.Event | None = None,
     ) -> None:
         super().__init__("tidelog-capture", stop_event)
@@ -265,7 +265,7 @@ class Capture(BackgroundService):
         self._source_check = SourceCheck(lambda: source_kind(self.config).check())
         self._gaps = Gaps(self._snapshotter.should_snapshot_on_gap)
         self._callbacks = () if on_notification is None else (on_notification,)
-        self._on_status = on_status
+        self._on_status = on_status or ignore_status
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
         """Give a command to whichever capture of this configuration leads; None: it waits still."""
@@ -558,7 +558,7 @@ class Capture(BackgroundService):
 
 
 def capture(
-    config: Config, *, on_status: OnStatus = ignore_status, stop_event: threading.Event
+    config: Config, *, on_status: OnStatus | None = None, stop_event: threading.Event
 ) -> None:
     """Capture alone, until ``stop_event``."""
     Capture(config, on_status=on_status, stop_event=stop_event).run()

@@ -62,7 +62,7 @@ def reported_blocks(state: StateStore, dump: Mapping[str, Any]) -> list[dict[str
 
 
 def block_reasons(blocks: Sequence[Mapping[str, Any]]) -> str:
-    """Return the reasons as one text; empty: nothing blocks it."""
+    """Return why a dump is blocked, as one text; empty if it is not."""
     return " ".join(str(block["reason"]) for block in blocks)
 
 

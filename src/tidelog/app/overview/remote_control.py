@@ -22,7 +22,13 @@ from tidelog.capture.pauses import PIPELINE_KEYS, pause_of
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome
-from tidelog.errors import EventLogError, StorageError, TidelogError, UsageError
+from tidelog.errors import (
+    EventLogError,
+    StorageError,
+    TidelogError,
+    UsageError,
+    WaitTimeoutError,
+)
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.option_values import is_url
@@ -134,7 +140,7 @@ def hand_over(
 
     Raises:
         UsageError: nobody leads, or no such process stands by.
-        TidelogError: it took longer than ``timeout_s``.
+        WaitTimeoutError: it took longer than ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     if not state_exists(config.state.place):
@@ -160,7 +166,7 @@ def hand_over(
     finally:
         election.close()
     what = "capture" if pipeline is None else "process of the pipeline"
-    raise TidelogError(
+    raise WaitTimeoutError(
         f"no other {what} took over from {leader} within {timeout_s:g} s; it leads again if none "
         "does"
     )
@@ -249,7 +255,7 @@ def dump_wait(
     config: Config,
     dump_id: str,
     *,
-    on_progress: OnStatus = ignore_status,
+    on_progress: OnStatus | None = None,
     timeout_s: float | None = None,
 ) -> DumpSummary:
     """Wait until the dump has finished; return its summary.
@@ -259,7 +265,7 @@ def dump_wait(
 
     Raises:
         UsageError: there is no such dump, and no pending command asks for it.
-        TidelogError: it took longer than ``timeout_s``.
+        WaitTimeoutError: it took longer than ``timeout_s``.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     blocks: list[dict[str, Any]] = []
@@ -278,7 +284,8 @@ def dump_wait(
                 elif time.monotonic() >= check_at:
                     check_at = time.monotonic() + max(1.0, poll_interval_s(config.state.place))
                     blocks = reported_blocks(state, summary)
-                on_progress({**summary, "held": blocks})
+                if on_progress is not None:
+                    on_progress({**summary, "held": blocks})
                 if dump.finished:
                     return DumpSummary(summary)
             elif not asked_for:
@@ -287,7 +294,9 @@ def dump_wait(
     finally:
         state.close()
     why = f" {block_reasons(blocks)}" if blocks else ""
-    raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it continues.{why}")
+    raise WaitTimeoutError(
+        f"dump {dump_id} did not finish within {timeout_s} s; it continues.{why}"
+    )
 
 
 def _wait_interval_s(config: Config, seconds: float) -> float:
@@ -403,7 +412,7 @@ def wait_finalized(
     output: str | None = None,
     timeout_s: float | None = None,
     *,
-    on_progress: Callable[[DumpDelivery], object] = ignore_status,
+    on_progress: Callable[[DumpDelivery], object] | None = None,
 ) -> DumpDelivery:
     """Wait until outputs have a dump's tables completely: all rows and changes at its end.
 
@@ -425,7 +434,7 @@ def wait_finalized(
 
     Raises:
         UsageError: there is no such dump or output, or no output takes a table of the dump.
-        TidelogError: it took longer than ``timeout_s``.
+        WaitTimeoutError: it took longer than ``timeout_s``.
     """
     config = as_config(config)
     if not config.outputs and output is None:
@@ -437,11 +446,12 @@ def wait_finalized(
         while True:
             state = progress.read()
             if state is not None:
-                on_progress(state)
+                if on_progress is not None:
+                    on_progress(state)
                 if progress.is_complete(state):
                     return state
             if deadline is not None and time.monotonic() >= deadline:
-                raise TidelogError(
+                raise WaitTimeoutError(
                     f"dump {dump_id} was not delivered within {timeout_s:g} s: "
                     f"{_state_text(state)}. The dump continues."
                 )

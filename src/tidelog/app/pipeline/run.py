@@ -10,7 +10,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tidelog.app.base.elections import (
-    AnotherLeaderError,
     PipelineElection,
     acquire_lease,
     leader_of,
@@ -39,7 +38,13 @@ from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import one_database_config
 from tidelog.engine.options import refuse_coroutine_function
-from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
+from tidelog.errors import (
+    AnotherLeaderError,
+    EventLogError,
+    IncompleteDumpError,
+    OutputError,
+    TidelogError,
+)
 from tidelog.outputs.base.lease_file import LeaseFile
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
@@ -100,7 +105,7 @@ class Pipeline(BackgroundService):
         config: AnyConfig,
         *,
         once: bool = False,
-        on_status: OnStatus = ignore_status,
+        on_status: OnStatus | None = None,
         stop_event: threading.Event | None = None,
         ends_when_all_stop: bool = True,
     ) -> None:
@@ -108,7 +113,7 @@ class Pipeline(BackgroundService):
         refuse_coroutine_function("on_status", on_status)
         self.config = one_database_config(as_config(config))
         self._once = once
-        self._on_status = on_status
+        self._on_status = on_status or ignore_status
         self._ends_when_all_stop = ends_when_all_stop
 
     def _run(self, stop: threading.Event) -> None:

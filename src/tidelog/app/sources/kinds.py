@@ -38,8 +38,8 @@ from tidelog.system.extras import missing_extra
 
 
 class SchemaOptions(TypedDict):
-    """What everything that looks up the schema of a table is given: all must see the same keys, and
-    none may read an excluded column.
+    """Options for every lookup of a table's schema. All lookups get the same ones: they must agree
+    on the keys, and none may read an excluded column.
     """
 
     keys: Mapping[str, Sequence[str]]

@@ -48,8 +48,8 @@ from tidelog.control.commands import (
     build_command,
 )
 from tidelog.control.debezium import from_document, parse
-from tidelog.control.mailbox import ApiBackend, CommandIdReusedError, Outcome, new_id
-from tidelog.errors import Policy, TidelogError, UsageError
+from tidelog.control.mailbox import ApiBackend, Outcome, new_id
+from tidelog.errors import CommandIdReusedError, Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
 
 # Request bodies, and the OpenAPI document, built from the same models.

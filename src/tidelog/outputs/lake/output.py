@@ -625,8 +625,8 @@ class LakeOutput(ABC, Generic[Copy]):
 
 
 def left_out_error(error: TidelogError | None) -> TableLeftOutError | None:
-    """Returns the error, of writing the rows of one table, as that table's; None: it is none, or
-    may concern others.
+    """Returns the error as one of a single table; None if there is none, or if it may concern other
+    tables too.
     """
     if isinstance(error, TableLeftOutError):
         return error

@@ -163,9 +163,9 @@ class Chains:
         return found
 
     def known(self, missing: Bools) -> Int64s:
-        """Returns int64[n]: the position of the entry that has a column's value for each entry,
-        itself or the nearest of those that its state followed, also under another key; -1: no entry
-        has it.
+        """Returns int64[n]: for each entry the position of the newest entry up to it, in the same
+        history, that has the column's value; -1: none has it. A history continues under another
+        key.
 
         Args:
             missing: bool[n], the entry does not have the column's value.

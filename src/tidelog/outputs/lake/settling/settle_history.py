@@ -292,8 +292,8 @@ def _numbered(columns: Sequence[pa.ChunkedArray], layout: FileLayout) -> tuple[I
 
 
 def _left(changed: ChangedRows) -> Int64s:
-    """Returns int64[n]: for a change that gave a row another key, the number of the delete of its
-    former key, which comes directly before it; -1: it is no such change.
+    """Returns int64[n]: for each change of a key the index of the delete of the old key, which is
+    the change before it; -1 for other changes.
     """
     version, deletes = changed.version, changed.deletes
     found = np.full(len(version), -1, np.int64)

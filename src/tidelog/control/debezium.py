@@ -26,8 +26,8 @@ from tidelog.control.commands import (
     StopSnapshot,
     any_case,
     build_command,
-    condition_of_filter,
 )
+from tidelog.control.conditions import condition_of_filter
 from tidelog.errors import UsageError
 
 MAX_MESSAGE = 1000

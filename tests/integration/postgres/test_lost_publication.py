@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
+from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import GapError
-from tidelog.sources.postgres.connect import lsn_text
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

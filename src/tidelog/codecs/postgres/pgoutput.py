@@ -695,9 +695,9 @@ class PgoutputScanner:
         state = self._state
         if self.in_transaction:
             at, ordinal = int(state[FINAL_LSN]), int(state[NEXT_ORDINAL])
-            where = f"in the transaction committed at {_lsn(at)}, record {ordinal}"
+            where = f"in the transaction committed at {lsn_text(at)}, record {ordinal}"
         else:
-            where = f"after the transaction that ends at {_lsn(self.commit_end)}"
+            where = f"after the transaction that ends at {lsn_text(self.commit_end)}"
         return DecodeError(f"pgoutput: {what} ({where})")
 
 
@@ -705,5 +705,6 @@ def _as_is(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _lsn(position: int) -> str:
+def lsn_text(position: int) -> str:
+    """Return an int64 position as PostgreSQL writes it."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from psycopg.conninfo import conninfo_to_dict
 
+from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.errors import ConfigError, PreflightError, TidelogError
 from tidelog.model.patterns import EXCLUDE
 from tidelog.sources.findings import (
@@ -30,7 +31,7 @@ from tidelog.sources.postgres.check_tables import (
     one_row,
     setting_of,
 )
-from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quote_literal
+from tidelog.sources.postgres.connect import connect, quote_ident, quote_literal
 from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import MIN_VERSION

@@ -122,11 +122,6 @@ CONNECT_TIMEOUT_S = 10
 CATALOGUE_SETTINGS = {"statement_timeout": "300000"}
 
 
-def lsn_text(position: int) -> str:
-    """An int64 position as PostgreSQL writes it."""
-    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
-
-
 def lsn_value(text: str) -> int:
     """The int64 position of PostgreSQL's text."""
     high, low = text.split("/")

@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 
+from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
@@ -32,7 +33,6 @@ from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.connect import (
     CATALOGUE_SETTINGS,
     connect,
-    lsn_text,
     lsn_value,
     quote_ident,
 )

@@ -27,14 +27,13 @@ from numba.extending import intrinsic
 from psycopg import pq
 
 from tidelog.codecs.columns.kernels import copy_bytes
-from tidelog.codecs.postgres.pgoutput import MAX_MESSAGE_BYTES
+from tidelog.codecs.postgres.pgoutput import MAX_MESSAGE_BYTES, lsn_text
 from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.errors import ConnectionLostError, GapError, PreflightError, SourceError, TidelogError
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.connect import (
     connect_replication,
-    lsn_text,
     lsn_value,
     pin_host,
     quote_ident,

@@ -33,6 +33,7 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
+from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.errors import (
     ConnectionLostError,
     GapError,
@@ -48,7 +49,6 @@ from tidelog.sources.postgres.connect import (
     APPLICATION,
     connect_replication,
     limit_lock_wait,
-    lsn_text,
     lsn_value,
     quote_ident,
     quote_literal,

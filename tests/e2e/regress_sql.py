@@ -35,9 +35,9 @@ from tidelog.config import Config, load_config
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
-from tidelog.sources.postgres.connect import connect, quote_ident
+from tidelog.sources.postgres.connect import connect
 from tidelog.state.sqlite import SqliteState
 
 DATABASE = "regression"
@@ -234,19 +234,19 @@ def rows_of(
     sql: psycopg.Connection[Any], table: TableName, columns: Sequence[str], key: Sequence[str]
 ) -> dict[Key, Row]:
     """The table's rows as its types write them."""
-    listed = ", ".join(quote_ident(name) for name in columns)
+    listed = ", ".join(double_quoted(name) for name in columns)
     row = sql.execute(
         "SELECT relkind FROM pg_catalog.pg_class WHERE oid = %s::pg_catalog.regclass",
-        (quote_ident(table.namespace, table.name),),
+        (double_quoted(table.namespace, table.name),),
     ).fetchone()
     only = "" if row == ("p",) else "ONLY "
-    name = quote_ident(table.namespace, table.name)
+    name = double_quoted(table.namespace, table.name)
     found: dict[Key, Row] = {}
     query = f"COPY (SELECT {listed} FROM {only}{name}) TO STDOUT"
     try:
         data = copied(sql, query)
     except psycopg.errors.UndefinedFunction:  # one of an index relies on the search_path
-        sql.execute(f"SET search_path = {quote_ident(table.namespace)}, public".encode())
+        sql.execute(f"SET search_path = {double_quoted(table.namespace)}, public".encode())
         data = copied(sql, query)
     for line in data.decode("utf-8", "surrogateescape").split("\n")[:-1]:
         texts = [None if field == r"\N" else unescaped(field) for field in line.split("\t")]

@@ -28,7 +28,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import matches
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema, backticked
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
 from tidelog.outputs.database.config import DatabaseSection
@@ -260,8 +260,6 @@ def _with_source_digits(
     """Return rows with times and numbers in the source's digits: trailing zeros mean nothing."""
     from pyspark.sql import functions as f
 
-    from tidelog.spark.transforms import quoted
-
     for column in schema_of_copy.columns:
         source = target.unchanged.get(column.name)
         if source is None or column.logical != "text" or _base_type(column) not in _DIGITS:
@@ -271,7 +269,7 @@ def _with_source_digits(
             found = re.search(r"\((?:\d+,)?(\d+)\)", source.type_name)
             digits = int(found[1]) if found else 0
         zeros = f"([.][0-9]{{{digits}}}[0-9]*?)0+$" if digits else "([.][0-9]*[1-9])0+$|[.]0+$"
-        value = f.regexp_replace(f.col(quoted(column.name)), zeros, "$1")
+        value = f.regexp_replace(f.col(backticked(column.name)), zeros, "$1")
         rows = rows.withColumn(column.name, value)
     return rows
 

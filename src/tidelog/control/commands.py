@@ -34,7 +34,7 @@ from tidelog.errors import UsageError
 from tidelog.model import patterns as table_patterns
 from tidelog.model.dump_options import DumpMode, RunTimeOptions
 from tidelog.model.patterns import EXCLUDE, all_but, check_listed, excludes, matches
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.model.units import parse_bytes, parse_milliseconds, printable
 
 # The tables of a command.
@@ -139,16 +139,12 @@ def _compiled(pattern: str) -> Any:
 @lru_cache(maxsize=10_000)
 def _spellings(table: TableName, database: str | None) -> tuple[str, ...]:
     """How users write the table: plain, with parts quoted as in SQL, with its database in front."""
-    namespaces, names = ({part, _quoted(part)} for part in (table.namespace, table.name))
+    namespaces, names = ({part, double_quoted(part)} for part in (table.namespace, table.name))
     short = [f"{namespace}.{name}" for namespace in namespaces for name in names]
-    fronts = () if database is None else (database, _quoted(database))
+    fronts = () if database is None else (database, double_quoted(database))
     spellings = (*short, *(f"{front}.{text}" for front in fronts for text in short))
     # RE2 takes UTF-8 only; a database without an encoding may have other names.
     return tuple(text.encode("utf-8", "replace").decode() for text in spellings)
-
-
-def _quoted(part: str) -> str:
-    return '"' + part.replace('"', '""') + '"'
 
 
 # The commands.

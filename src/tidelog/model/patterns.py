@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.model.units import printable
 
 Value = TypeVar("Value")
@@ -146,8 +146,7 @@ def pattern_of(table: TableName) -> str:
     try:
         return check_pattern(str(table))
     except ValueError:
-        namespace = table.namespace.replace('"', '""')
-        return f'"{namespace}".{table.name}'
+        return f"{double_quoted(table.namespace)}.{table.name}"
 
 
 def dump_command(table: TableName) -> str:

@@ -98,7 +98,7 @@ class TableName:
         """
         namespace = self.namespace
         if "." in namespace or namespace.startswith(('"', "!")):
-            namespace = '"' + namespace.replace('"', '""') + '"'
+            namespace = double_quoted(namespace)
         return f"{namespace}.{self.name}"
 
     @classmethod
@@ -115,6 +115,16 @@ class TableName:
     def lower_case(self) -> TableName:
         """Return the name as a server keeps it that folds names to lower case."""
         return TableName(self.namespace.lower(), self.name.lower())
+
+
+def double_quoted(*names: str) -> str:
+    """Return a qualified identifier of SQL, each part in double quotes."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def backticked(*names: str) -> str:
+    """Return a qualified identifier of MySQL, MariaDB or Spark, each part in backticks."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tidelog.codecs.wire_formats import nan_key, wire_format
 from tidelog.errors import OffsetGoneError, UsageError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind, Snapshot, in_ranges, overlap
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, backticked
 from tidelog.spark import folding
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.partitions import partition_refs
@@ -28,7 +28,7 @@ from tidelog.spark.folding import PART_BYTES, read_planned
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.session import exact_session, in_session
 from tidelog.spark.step_actions import may_pass
-from tidelog.spark.transforms import Step, apply, delivered_names, quoted
+from tidelog.spark.transforms import Step, apply, delivered_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -135,7 +135,7 @@ def as_text(name: str, kind: t.DataType) -> Column:
     if expression is None:
         spelled = kind.simpleString()
         raise UsageError(f"column {name}: values of type {spelled} can't be part of a key")
-    return f.expr(expression.format(c=quoted(name)))
+    return f.expr(expression.format(c=backticked(name)))
 
 
 # Keys that changed recently.

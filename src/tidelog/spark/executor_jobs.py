@@ -15,8 +15,8 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.model.schema import backticked
 from tidelog.spark.sessions.connect import is_remote
-from tidelog.spark.transforms import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +37,7 @@ def map_in_arrow(source: DataFrame, function: object, schema: StructType) -> Dat
         returnType=schema,
         evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
     )
-    column = call(*(source[quoted(name)] for name in source.columns))
+    column = call(*(source[backticked(name)] for name in source.columns))
     classic = cast("ClassicDataFrame", source)
     mapped = classic._jdf.mapInArrow(column._jc, False, None)
     return ClassicDataFrame(mapped, classic.sparkSession)

@@ -23,13 +23,12 @@ from pyspark.sql import functions as f
 from tidelog.errors import ConfigError, OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Bools, Kind
-from tidelog.model.schema import TableName, TableSchema, is_native
+from tidelog.model.schema import TableName, TableSchema, backticked, is_native
 from tidelog.spark.datasource import options
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.options import DumpRecord, PlannedRefs
 from tidelog.spark.datasource.source import register, tidelog_reader
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
-from tidelog.spark.transforms import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -109,9 +108,9 @@ def fold_parts(parts: DataFrame, schema: TableSchema, *, complete: bool) -> Data
     """Returns one row per match key of rows in the shape `changes`, by the rules of
     `tidelog.spark.datasource.executor.merge_batches`. ``complete``: no row has missing columns.
     """
-    keys = [quoted(name) for name in schema.match_key]
+    keys = [backticked(name) for name in schema.match_key]
     if complete:
-        rest = [f.col(quoted(name)) for name in parts.columns if name not in schema.match_key]
+        rest = [f.col(backticked(name)) for name in parts.columns if name not in schema.match_key]
         found = parts.groupBy(*keys).agg(
             f.max_by(f.struct(*rest), CHANGE_VERSION).alias("_tidelog_n")
         )
@@ -127,11 +126,11 @@ def fold_parts(parts: DataFrame, schema: TableSchema, *, complete: bool) -> Data
     unknown: list[Column] = []
     for index, column in enumerate(schema.columns):
         if column.name in schema.match_key:
-            columns.append(f.col(quoted(column.name)))
+            columns.append(f.col(backticked(column.name)))
             continue
         number = f.lit(index).cast("smallint")
         is_absent = f.coalesce(f.array_contains(CHANGE_MISSING, number), f.lit(False))
-        value = f.struct(f.col(quoted(column.name)).alias("value"), version.alias("at"))
+        value = f.struct(f.col(backticked(column.name)).alias("value"), version.alias("at"))
         aggregates.append(f.max_by(value, f.when(~is_absent, state)).alias(f"_tidelog_c{index}"))
         # Values of a row before its delete are not its values now.
         at = f.col(f"_tidelog_c{index}.at")
@@ -164,8 +163,8 @@ def with_deletes_below(changes: DataFrame, version: int) -> DataFrame:
 
 def _column_from(name: str, schema: TableSchema, struct: str) -> Column:
     if name in schema.match_key:
-        return f.col(quoted(name))
-    return f.col(f"{struct}.{quoted(name)}").alias(name)
+        return f.col(backticked(name))
+    return f.col(f"{struct}.{backticked(name)}").alias(name)
 
 
 VERSION = "_version"  # version of a row's newest change, beside the table's columns
@@ -261,7 +260,7 @@ class TablesAtOffset:
         ).where(f.col(CHANGE_VERSION) >= first_version)
         rows = fold_parts(changes, schema, complete=False)
         present_rows = rows.where((f.col(CHANGE_OP) == "u") & f.col(CHANGE_MISSING).isNull())
-        columns = [f.col(quoted(name)) for name in schema.column_names]
+        columns = [f.col(backticked(name)) for name in schema.column_names]
         return present_rows.select(*columns, f.col(CHANGE_VERSION).alias(VERSION))
 
     def _schema(self, table: TableName) -> TableSchema:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types
 
 from tidelog.errors import ConfigError
+from tidelog.model.schema import backticked
 from tidelog.spark.formats.shapes import (
     CHANGE_MISSING,
     CHANGE_OP,
@@ -61,7 +62,7 @@ def _columns_resolved(frame: DataFrame, expression: Column) -> Names:
     """
 
     def value(columns: Iterable[str]) -> list[str] | None:
-        chosen = frame.select(*(f.col(quoted(name)) for name in columns))
+        chosen = frame.select(*(f.col(backticked(name)) for name in columns))
         try:
             return chosen.select(f.struct(expression)).columns
         except Exception as error:
@@ -71,7 +72,7 @@ def _columns_resolved(frame: DataFrame, expression: Column) -> Names:
 
     names, text = frame.columns, str(expression)
     whole = frame.select(f.struct(expression)).columns
-    written = [name for name in names if name in text or quoted(name)[1:-1] in text]
+    written = [name for name in names if name in text or backticked(name)[1:-1] in text]
     return frozenset(
         name
         for name in (written if value(written) == whole else names)
@@ -178,11 +179,6 @@ class StepTable:
     key: tuple[str, ...] = ()
 
 
-def quoted(name: str) -> str:
-    """Returns a name as a Spark SQL identifier."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def apply_step(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     """Apply a step. Raises ConfigError, which names step and table, if the step does not fit the
     columns.
@@ -215,13 +211,13 @@ def load(name: str) -> Any:
 def _select(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     _check_exist(frame, step.argument)
     _check_distinct(step.argument)
-    return _select_columns(frame, {name: f.col(quoted(name)) for name in step.argument}, {})
+    return _select_columns(frame, {name: f.col(backticked(name)) for name in step.argument}, {})
 
 
 def _drop(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     _check_exist(frame, step.argument)
     left = [name for name in _table_columns(frame) if name not in step.argument]
-    return _select_columns(frame, {name: f.col(quoted(name)) for name in left}, {})
+    return _select_columns(frame, {name: f.col(backticked(name)) for name in left}, {})
 
 
 def _rename(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
@@ -230,7 +226,7 @@ def _rename(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     new = [(step.argument.get(name, name), name) for name in _table_columns(frame)]
     _check_distinct([name for name, _ in new])
     _check_ours(step.argument.values())
-    columns = {name: f.col(quoted(old)) for name, old in new}
+    columns = {name: f.col(backticked(old)) for name, old in new}
     return _select_columns(
         frame, columns, {name: frozenset([old]) for name, old in new if name != old}
     )
@@ -265,7 +261,7 @@ def may_pass(frame: DataFrame, text: str, key: Sequence[str]) -> Column | None:
 def _cast(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     _check_exist(frame, step.argument)
     result = _replace_columns(
-        frame, {n: f.col(quoted(n)).cast(kind) for n, kind in step.argument.items()}
+        frame, {n: f.col(backticked(n)).cast(kind) for n, kind in step.argument.items()}
     )
     for name in table.key:
         if name in step.argument:
@@ -298,7 +294,7 @@ def _compute(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
         else:
             seen = seen.withColumn(name, expression)
     order = [*_table_columns(frame), *(name for name in step.argument if name not in before)]
-    columns = {name: replaced.get(name, f.col(quoted(name))) for name in order}
+    columns = {name: replaced.get(name, f.col(backticked(name))) for name in order}
     return _select_columns(seen, columns, read)
 
 
@@ -306,7 +302,10 @@ def _mask(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     _check_exist(frame, step.argument)
     return _replace_columns(
         frame,
-        {n: f.when(f.col(quoted(n)).isNotNull(), f.lit(text)) for n, text in step.argument.items()},
+        {
+            n: f.when(f.col(backticked(n)).isNotNull(), f.lit(text))
+            for n, text in step.argument.items()
+        },
     )
 
 
@@ -315,7 +314,7 @@ def _hash(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     return _replace_columns(
         frame,
         {
-            n: f.sha2(f.concat(f.lit(step.salt), f.col(quoted(n)).cast("string")), 256)
+            n: f.sha2(f.concat(f.lit(step.salt), f.col(backticked(n)).cast("string")), 256)
             for n in step.argument
         },
     )
@@ -346,7 +345,9 @@ def _python(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     sources = dict(zip(result.columns, columns_computed_of(frame, result), strict=True))
     ours = set(META)
     return _select_columns(
-        result, {name: f.col(quoted(name)) for name in names}, {n: sources[n] - ours for n in names}
+        result,
+        {name: f.col(backticked(name)) for name in names},
+        {n: sources[n] - ours for n in names},
     )
 
 
@@ -376,7 +377,7 @@ def _table_columns(frame: DataFrame) -> list[str]:
 
 def _replace_columns(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
     """Replace values, each computed from its own column: missing columns stay missing."""
-    return frame.select(*(columns.get(n, f.col(quoted(n))).alias(n) for n in frame.columns))
+    return frame.select(*(columns.get(n, f.col(backticked(n))).alias(n) for n in frame.columns))
 
 
 def _select_columns(

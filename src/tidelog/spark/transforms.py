@@ -26,7 +26,6 @@ from tidelog.spark.sessions.versions import arrow_schema
 from tidelog.spark.step_actions import META, StepTable, apply_step
 from tidelog.spark.step_actions import Step as Step
 from tidelog.spark.step_actions import load as load
-from tidelog.spark.step_actions import quoted as quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,11 +18,11 @@ from pyspark.errors import PySparkException
 
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ChunkError, DecodeError, OutputError, TidelogError
-from tidelog.model.schema import TableSchema, element_of, members_of
+from tidelog.model.schema import TableSchema, backticked, element_of, members_of
 from tidelog.model.units import counted
 from tidelog.ports import ChunkRequest, Digest
 from tidelog.spark.sessions.errors import Py4JJavaError, known_error, output_error
-from tidelog.spark.transforms import Step, delivered_names, quoted, steps_of
+from tidelog.spark.transforms import Step, delivered_names, steps_of
 from tidelog.verify import digests as row_digests
 from tidelog.verify.digests import CopySums
 from tidelog.verify.model import ALL, BY_ROWS, Copy, Key, Range, Source, SourceRanges, TableReport
@@ -245,7 +245,7 @@ class _Comparison:
         names = [ours for name, ours in pairs if columns[name] in _DATES]
         if not names:
             return False
-        early = [f"{quoted(name)} < DATE'0001-01-01'" for name in names]
+        early = [f"{backticked(name)} < DATE'0001-01-01'" for name in names]
         return not self._rows.copy_rows(ALL).where(" OR ".join(early)).isEmpty()
 
     # ------------------------------------------------------------------ sums

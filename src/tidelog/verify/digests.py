@@ -19,12 +19,11 @@ from pyspark.sql.types import AtomicType, DataType, StringType, VariantType
 
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import OutputError
-from tidelog.model.schema import Column, TableSchema
+from tidelog.model.schema import Column, TableSchema, backticked
 from tidelog.ports import Digest
 from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
 from tidelog.spark.formats.shapes import spark_type
 from tidelog.spark.sessions.connect import default_parallelism
-from tidelog.spark.transforms import quoted
 from tidelog.verify.model import Copy, Key, Range
 from tidelog.verify.range_sums import PartitionSums, RangeSums, SumPlan, SumWork, sum_up
 
@@ -206,7 +205,7 @@ def cast_expressions(frame: DataFrame, name: str, kind: DataType) -> tuple[str, 
     """Returns two SQL expressions: the column cast to ``kind``, the source's type; and whether its
     value is one of that type, which is false if the cast gives NULL or another number.
     """
-    value = quoted(name)
+    value = backticked(name)
     found = frame.schema[name].dataType
     if found == kind:
         return value, "true"

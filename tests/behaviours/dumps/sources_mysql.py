@@ -12,7 +12,8 @@ from tests.behaviours.dumps import ledger
 from tests.behaviours.dumps.ledger import Change
 from tests.behaviours.dumps.sources import SERIES_ROWS
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer, quoted
+from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.model.schema import backticked
 
 _BINARY = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit")
 _NAMESPACES = ("public", "aside", "tidelog")
@@ -104,7 +105,7 @@ class MySqlSource:
         return True
 
     def quoted(self, name: str) -> str:
-        return quoted(name)
+        return backticked(name)
 
     def broken(self, ids: Sequence[int]) -> tuple[list[str], str, str, list[str]]:
         return (

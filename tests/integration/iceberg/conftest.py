@@ -12,11 +12,10 @@ from tests.integration.spark.conftest import Lake
 from tests.support.build_log import BuiltLog
 from tests.support.iceberg_sql import SPARK_OF_ICEBERG
 
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, backticked
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput, spark_catalog_conf
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.sessions.versions import SPARK_VERSION
-from tidelog.spark.step_actions import quoted
 
 _ROOT = str(Path(__file__).parents[3])
 if _ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # executors import tests
@@ -73,7 +72,7 @@ class IcebergLake(Lake):
 
     def name(self, table: str) -> str:
         name = TableName.parse(table)
-        return f"lake.{quoted(name.namespace)}.{quoted(name.name)}"
+        return f"lake.{backticked(name.namespace)}.{backticked(name.name)}"
 
     def frame(self, table: str) -> Any:
         return self.session().table(self.name(table))

@@ -40,6 +40,7 @@ from tidelog.demo.servers.mysql_binaries import (
     version_of,
 )
 from tidelog.errors import MissingProgramError, TidelogError, UsageError
+from tidelog.model.schema import backticked
 from tidelog.system.extras import missing_extra
 
 # The server's process and its data directory.
@@ -496,11 +497,11 @@ class MySqlFamilyServer(MySqlProcess):
 
     def create_database(self, name: str) -> str:
         """Create a database; return its dsn."""
-        self.execute(f"CREATE DATABASE {quoted(name)}")
+        self.execute(f"CREATE DATABASE {backticked(name)}")
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:
-        self.execute(f"DROP DATABASE IF EXISTS {quoted(name)}")
+        self.execute(f"DROP DATABASE IF EXISTS {backticked(name)}")
 
     def create_user(
         self,
@@ -676,8 +677,3 @@ class MariaDbServer(MySqlFamilyServer):
             (0,)
         ]:
             raise TidelogError(f"the replica did not reach {position} in {timeout_s} s")
-
-
-def quoted(name: str) -> str:
-    """Return an identifier in backticks."""
-    return "`" + name.replace("`", "``") + "`"

@@ -35,6 +35,7 @@ from tidelog.demo.servers.embedded import (
     unprivileged_account,
 )
 from tidelog.errors import MissingExtraError, TidelogError, UsageError
+from tidelog.model.schema import double_quoted
 from tidelog.system.extras import PACKAGES
 from tidelog.system.maven import Jar, fetch
 
@@ -330,7 +331,7 @@ class PostgresServer(EmbeddedServer):
 
     def create_database(self, name: str, template: str = "template1") -> str:
         """Create a database; return its dsn."""
-        self.execute(f"CREATE DATABASE {_quoted(name)} TEMPLATE {_quoted(template)}")
+        self.execute(f"CREATE DATABASE {double_quoted(name)} TEMPLATE {double_quoted(template)}")
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:
@@ -342,7 +343,7 @@ class PostgresServer(EmbeddedServer):
         import psycopg
 
         self.drop_slots(name)
-        command = f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)"
+        command = f"DROP DATABASE IF EXISTS {double_quoted(name)} WITH (FORCE)"
         with psycopg.connect(
             self.dsn(), autocommit=True, connect_timeout=30, options="-c statement_timeout=60s"
         ) as connection:
@@ -475,10 +476,6 @@ def drop_slot(connection: Any, slot: str) -> None:
         except psycopg.errors.UndefinedObject:
             return
     raise TidelogError(f"slot {slot} could not be dropped: it always has a reader")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _setting_text(value: Any) -> str:

@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from tidelog.errors import OutputRefusedError, RowsLeftOutError
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, backticked
 from tidelog.outputs.base import ranges, tasks
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import MESSAGES_TABLE
@@ -89,7 +89,7 @@ def run_frame(
         else:
             source = folding.read_planned(*read, parts=len(parts), shape=work.shape)
         if ordered_by_key and len(parts) > 1:
-            keys = [f.col(transforms.quoted(name)) for name in table.schema.match_key]
+            keys = [f.col(backticked(name)) for name in table.schema.match_key]
             source = source.repartition(tasks_at_once, *keys).sortWithinPartitions(
                 f.col(CHANGE_VERSION)
             )

@@ -29,7 +29,7 @@ from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url, ssl_context, 
 from tidelog.codecs.mysql.texts import charset_texts
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
-from tidelog.model.schema import Column, TableSchema
+from tidelog.model.schema import Column, TableSchema, backticked
 from tidelog.outputs.database import dialect, texts
 from tidelog.outputs.database.dialect import (
     DELETED,
@@ -137,7 +137,7 @@ class MySqlSession:
     def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
         written = [texts.text(column) for column in rows.columns]
         binary = [pa.types.is_binary(column.type) for column in rows.columns]
-        names = ["`" + name.replace("`", "``") + "`" for name in columns]
+        names = [backticked(name) for name in columns]
         try:
             if self._local_infile:
                 self._load_lines(table, names, binary, written)
@@ -165,11 +165,9 @@ class MySqlSession:
             raise RowsRefusedError(_named(warnings[0][1]) if warnings else "duplicate key")
 
     def stage(self, layout: TableLayout, columns: Sequence[str]) -> str:
-        listed = ", ".join(
-            "`" + name.replace("`", "``") + f"` {layout.types[name]} NULL" for name in columns
-        )
-        own = layout.own.replace("`", "``")
-        name = f"`{own}`.`stage_{hashlib.sha256(listed.encode()).hexdigest()[:16]}`"
+        listed = ", ".join(f"{backticked(name)} {layout.types[name]} NULL" for name in columns)
+        number = hashlib.sha256(listed.encode()).hexdigest()[:16]
+        name = backticked(layout.own, f"stage_{number}")
         self.rows(
             f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} "
             f"({listed}, {VERSION} bigint NULL, {SHAPE} smallint NULL, "
@@ -178,7 +176,7 @@ class MySqlSession:
         )
         self.rows(f"DELETE FROM {name}")
         # DELETE with an alias only works in the table's own database.
-        self.rows("USE `" + layout.namespace.replace("`", "``") + "`")
+        self.rows(f"USE {backticked(layout.namespace)}")
         return name
 
     def lock(self, name: str) -> None:
@@ -398,7 +396,7 @@ class MySql:
             raise ConfigError(str(error).replace("source.url", "the output's url")) from None
 
     def quoted(self, *names: str) -> str:
-        return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+        return backticked(*names)
 
     def type_of(
         self,

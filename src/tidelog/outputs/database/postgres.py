@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tidelog.codecs.postgres.session_settings import PINNED, set_statements
 from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema, double_quoted
 from tidelog.outputs.database import dialect
 from tidelog.outputs.database.dialect import (
     DELETED,
@@ -102,7 +102,7 @@ class PostgresSession:
             if pa.types.is_binary(column.type):
                 text = texts.prefixed("\\\\x", text)
             written.append(text)
-        names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        names = ", ".join(map(double_quoted, columns))
         try:
             # To the server, a session that waits for rows is not idle.
             self._connection.execute(f"SET LOCAL statement_timeout = '{_COPY_S}s'".encode())
@@ -116,9 +116,7 @@ class PostgresSession:
             raise _failed("COPY", error) from None
 
     def stage(self, layout: TableLayout, columns: Sequence[str]) -> str:
-        listed = ", ".join(
-            '"' + name.replace('"', '""') + f'" {layout.types[name]}' for name in columns
-        )
+        listed = ", ".join(f"{double_quoted(name)} {layout.types[name]}" for name in columns)
         number = hashlib.sha256(listed.encode()).hexdigest()[:16]
         name = f"pg_temp.tidelog_{number}"
         self.rows(
@@ -303,7 +301,7 @@ class Postgres:
         return PostgresSession(self.url, purpose)
 
     def quoted(self, *names: str) -> str:
-        return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+        return double_quoted(*names)
 
     def type_of(
         self,

@@ -29,7 +29,7 @@ from tidelog.errors import (
 )
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, backticked
 from tidelog.outputs.base.ranges import delivered_schema, removals_of
 from tidelog.outputs.lake.delta import tasks as settle_tasks
 from tidelog.outputs.lake.delta.reading import Bounds, FileRows, file_rows, frame_of
@@ -63,7 +63,7 @@ from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
 from tidelog.spark.formats.shapes import CHANGE_OP
 from tidelog.spark.sessions.connect import default_parallelism
 from tidelog.spark.sessions.errors import known_error, lasting_reason
-from tidelog.spark.transforms import quoted, steps_of
+from tidelog.spark.transforms import steps_of
 from tidelog.system import failpoints
 
 if TYPE_CHECKING:
@@ -489,4 +489,4 @@ def _hashed(changes: DataFrame, key: Sequence[str]) -> list[Column]:
     """Returns the columns of the key, for Spark to hash: equal values have equal hashes."""
     floats = {x.name for x in changes.schema if isinstance(x.dataType, FloatType | DoubleType)}
     # Spark hashes -0.0 and 0.0 differently.
-    return [f.col(quoted(n)) + 0.0 if n in floats else f.col(quoted(n)) for n in key]
+    return [f.col(backticked(n)) + 0.0 if n in floats else f.col(backticked(n)) for n in key]

@@ -261,11 +261,6 @@ def _session_fault(connection: Connection, autocommit: bool, isolation: str) -> 
     )
 
 
-def quote_name(*names: str) -> str:
-    """A qualified identifier in backticks."""
-    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
-
-
 def quote_text(text: str) -> str:
     """A string literal for sessions with Tidelog's sql_mode (backslashes escape)."""
     escaped = text.replace("\\", "\\\\").replace("'", "''").replace("\0", "\\0")

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.errors import ConfigError, PreflightError, TidelogError
 from tidelog.model.patterns import EXCLUDE
+from tidelog.model.schema import double_quoted
 from tidelog.sources.findings import (
     SPARE_CONNECTIONS,
     SUPERUSER,
@@ -31,7 +32,7 @@ from tidelog.sources.postgres.check_tables import (
     one_row,
     setting_of,
 )
-from tidelog.sources.postgres.connect import connect, quote_ident, quote_literal
+from tidelog.sources.postgres.connect import connect, quote_literal
 from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import MIN_VERSION
@@ -59,8 +60,8 @@ def refused_connection(
     refused = error.refused if isinstance(error, ConfigError) else ""
     parameters = conninfo_to_dict(dsn) if refused else {}
     user = str(parameters.get("user") or "")
-    database = quote_ident(str(parameters.get("dbname") or user))
-    role = quote_ident(user)
+    database = double_quoted(str(parameters.get("dbname") or user))
+    role = double_quoted(user)
     fixes = {
         "blocked": f"ALTER ROLE {role} LOGIN;",
         "database": f"GRANT CONNECT ON DATABASE {database} TO {role};",
@@ -89,12 +90,12 @@ def _create_role(
         schema, table = named["schema"], named["table"]
         if schema not in schemas:
             schemas.add(schema)
-            yield f"GRANT USAGE ON SCHEMA {quote_ident(schema)} TO {role};"
-        name = quote_ident(schema, table)
-        what = f"ALL TABLES IN SCHEMA {quote_ident(schema)}" if table == "*" else name
+            yield f"GRANT USAGE ON SCHEMA {double_quoted(schema)} TO {role};"
+        name = double_quoted(schema, table)
+        what = f"ALL TABLES IN SCHEMA {double_quoted(schema)}" if table == "*" else name
         yield f"GRANT SELECT ON {what} TO {role};"
     if watermark_schema is not None:
-        schema = quote_ident(watermark_schema)
+        schema = double_quoted(watermark_schema)
         yield f"CREATE SCHEMA IF NOT EXISTS {schema};"
         yield f"GRANT CREATE, USAGE ON SCHEMA {schema} TO {role};"
     yield "-- then run tidelog check again: it prints what is still missing"
@@ -287,7 +288,7 @@ class Preflight:
 
     def _replication(self, connection: Connection) -> Iterator[Finding]:
         """Try to stream instead of reading pg_roles: pg_hba.conf decides too."""
-        user = quote_ident(connection.info.user)
+        user = double_quoted(connection.info.user)
         try:
             ReplicationStream(self._dsn, purpose="check").close()
         except TidelogError as error:
@@ -327,7 +328,7 @@ class Preflight:
         )
         limits = [] if superuser else [each for each in (of_role, of_database) if each >= 0]
         enough = LEAST_CONNECTIONS + SPARE_CONNECTIONS
-        user, database = map(quote_ident, (connection.info.user, connection.info.dbname))
+        user, database = map(double_quoted, (connection.info.user, connection.info.dbname))
         fixes = [
             f"ALTER {what} CONNECTION LIMIT {enough};"
             for what, limit in ((f"ROLE {user}", of_role), (f"DATABASE {database}", of_database))

@@ -9,7 +9,7 @@ import psycopg
 
 from tidelog.errors import ExcludedKeyError
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, double_quoted
 from tidelog.model.units import counted
 from tidelog.sources.findings import SUPERUSER, Finding, matching_message
 from tidelog.sources.postgres.catalogue.identity import BYPASS_POLICIES
@@ -27,7 +27,6 @@ from tidelog.sources.postgres.catalogue.publication import (
 )
 from tidelog.sources.postgres.catalogue.publication_plan import Planner, PublicationStep
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
-from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
 
 # Queries that the checks share.
@@ -164,7 +163,7 @@ class TableChecks:
         for namespace, name, owner in rows:
             table = TableName(namespace, name)
             if matches(self._publications.patterns, table):
-                fix = f"ALTER TABLE {quote_ident(namespace, name)} SET LOGGED;"
+                fix = f"ALTER TABLE {double_quoted(namespace, name)} SET LOGGED;"
                 text = "unlogged: it is not captured. Making it logged rewrites it"
                 yield Finding(f"table {table}", "warning", text, fix, owner, by_hand=True)
 
@@ -179,8 +178,8 @@ class TableChecks:
     def _surrogate(self, connection: Connection, schema: TableSchema) -> Iterator[Finding]:
         """Check that a key of source.keys is unique."""
         name = f"table {schema.table}"
-        quoted = quote_ident(schema.table.namespace, schema.table.name)
-        listed = ", ".join(quote_ident(column) for column in schema.key)
+        quoted = double_quoted(schema.table.namespace, schema.table.name)
+        listed = ", ".join(double_quoted(column) for column in schema.key)
         unique, nulls_alike = one_row(connection, _UNIQUE, (schema.relation_id, list(schema.key)))
         nullable = any(c.nullable for c in schema.columns if c.name in schema.key)
         alike = nullable and connection.info.server_version >= 150000
@@ -210,11 +209,11 @@ class TableChecks:
 
 def _schemas(connection: Connection, names: Iterable[str]) -> Iterator[Finding]:
     """Check that the role may use the schemas of the captured tables; one finding for each."""
-    user = quote_ident(connection.info.user)
+    user = double_quoted(connection.info.user)
     for name in sorted(names):
         (usable,) = one_row(connection, "SELECT has_schema_privilege(%s, 'USAGE')", (name,))
         if not usable:
-            fix = f"GRANT USAGE ON SCHEMA {quote_ident(name)} TO {user};"
+            fix = f"GRANT USAGE ON SCHEMA {double_quoted(name)} TO {user};"
             text = "the role may not use it, so its tables can't be dumped"
             yield Finding(f"schema {name}", "error", text, fix, SUPERUSER)
 
@@ -243,8 +242,8 @@ def _select_findings(connection: Connection, found: Mapping[TableName, bool]) ->
     tables = list(found)
     if not tables:
         return
-    quoted = ", ".join(quote_ident(table.namespace, table.name) for table in tables)
-    fix = f"GRANT SELECT ON {quoted} TO {quote_ident(connection.info.user)};"
+    quoted = ", ".join(double_quoted(table.namespace, table.name) for table in tables)
+    fix = f"GRANT SELECT ON {quoted} TO {double_quoted(connection.info.user)};"
     why = _IN_PART if any(found.values()) else ""
     if len(tables) == 1:
         text = f"it can't be read, so it can't be dumped{why}"
@@ -277,7 +276,7 @@ def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding
     )
     if not active:
         return
-    user = quote_ident(connection.info.user)
+    user = double_quoted(connection.info.user)
     text = (
         "row-level security would hide rows from this role, so it is not dumped (a policy "
         "that shows all rows would not help)"
@@ -316,8 +315,8 @@ class PublicationChecks:
             text, fix = f"{watermark}: {refusal.reason}", refusal.remedy or ""
             yield Finding("watermark table", "error", text, fix, SUPERUSER, by_hand=True)
             return
-        user = quote_ident(connection.info.user)
-        name, schema = quote_ident(watermark.namespace, watermark.name), watermark.namespace
+        user = double_quoted(connection.info.user)
+        name, schema = double_quoted(watermark.namespace, watermark.name), watermark.namespace
         exists, has_schema, in_schema, in_database = one_row(
             connection,
             "SELECT to_regclass(%s) IS NOT NULL, n.oid IS NOT NULL, "
@@ -338,7 +337,7 @@ class PublicationChecks:
                 yield Finding("watermark table", "ok", f"{watermark} exists")
             else:
                 fix = (
-                    f"GRANT USAGE ON SCHEMA {quote_ident(schema)} TO {user};\n"
+                    f"GRANT USAGE ON SCHEMA {double_quoted(schema)} TO {user};\n"
                     f"GRANT SELECT, INSERT, UPDATE ON {name} TO {user};"
                 )
                 text = f"{watermark} can't be written"
@@ -346,9 +345,9 @@ class PublicationChecks:
         elif in_schema if has_schema else in_database:
             yield Finding("watermark table", "ok", f"{watermark} will be created")
         else:
-            fix = f"GRANT CREATE, USAGE ON SCHEMA {quote_ident(schema)} TO {user};"
+            fix = f"GRANT CREATE, USAGE ON SCHEMA {double_quoted(schema)} TO {user};"
             if not has_schema:
-                fix = f"CREATE SCHEMA {quote_ident(schema)};\n{fix}"
+                fix = f"CREATE SCHEMA {double_quoted(schema)};\n{fix}"
             text = f"{watermark} can't be created"
             yield Finding("watermark table", "error", text, fix, SUPERUSER)
 
@@ -361,7 +360,7 @@ class PublicationChecks:
         if set(SIGNAL_COLUMNS) <= columns:
             yield Finding("signal table", "ok", f"{table} exists")
             return
-        quoted = quote_ident(table.namespace, table.name)
+        quoted = double_quoted(table.namespace, table.name)
         if columns:
             lacking = ", ".join(sorted(set(SIGNAL_COLUMNS) - columns))
             text = f"{table} lacks columns: {lacking}"
@@ -370,7 +369,7 @@ class PublicationChecks:
             return
         fix = create_signal_table(table)
         if self._writes:  # so that capture can publish it
-            fix += f"\nALTER TABLE {quoted} OWNER TO {quote_ident(connection.info.user)};"
+            fix += f"\nALTER TABLE {quoted} OWNER TO {double_quoted(connection.info.user)};"
         yield Finding("signal table", "error", f"{table} does not exist", fix, SUPERUSER)
 
     # ------------------------------------------------------------------ publications
@@ -388,7 +387,7 @@ class PublicationChecks:
                 "error",
                 _reasons(left) or "capture can't add its metadata tables to the publication",
                 "\n".join(statements),
-                quote_ident(connection.info.user) if allowed else SUPERUSER,
+                double_quoted(connection.info.user) if allowed else SUPERUSER,
             )
         else:
             yield from self._publication_findings(planner, steps)
@@ -431,24 +430,24 @@ class PublicationChecks:
         self, connection: Connection, planner: Planner, steps: Sequence[PublicationStep]
     ) -> list[str]:
         """The SQL of these steps, and the statements that let capture do the rest."""
-        user = quote_ident(connection.info.user)
+        user = double_quoted(connection.info.user)
         missing = self._to_be_added(planner)
         found: list[str] = []
         main = planner.view.publications.get(planner.name)
         if self._writes and main is not None and missing and not main.alterable:
             if all(member.direct for member in main.members.values()):
-                found.append(f"ALTER PUBLICATION {quote_ident(main.name)} OWNER TO {user};")
+                found.append(f"ALTER PUBLICATION {double_quoted(main.name)} OWNER TO {user};")
             else:  # only a superuser may own a publication of schemas
                 found += self._grants_for(user)
         for step in steps:
             found += step.statements
             if step.kind == "create" and self._writes:
-                name = quote_ident(step.publications[0])
+                name = double_quoted(step.publications[0])
                 found.append(f"ALTER PUBLICATION {name} OWNER TO {user};")
         if not self._writes:
             found += [
-                f"ALTER PUBLICATION {quote_ident(planner.name)} ADD TABLE ONLY "
-                f"{quote_ident(table.namespace, table.name)};"
+                f"ALTER PUBLICATION {double_quoted(planner.name)} ADD TABLE ONLY "
+                f"{double_quoted(table.namespace, table.name)};"
                 for table in missing
             ]
         return found
@@ -467,14 +466,14 @@ class PublicationChecks:
 
     def _grants_for(self, user: str) -> list[str]:
         watermark = self._publications.watermark
-        schema = quote_ident(watermark.namespace)
-        table = quote_ident(watermark.namespace, watermark.name)
+        schema = double_quoted(watermark.namespace)
+        table = double_quoted(watermark.namespace, watermark.name)
         return [
             f"CREATE SCHEMA IF NOT EXISTS {schema};",
             create_watermark_table(self._publications.watermark),
             f"GRANT USAGE ON SCHEMA {schema} TO {user};",
             f"GRANT SELECT, INSERT, UPDATE ON {table} TO {user};",
-            f"ALTER PUBLICATION {quote_ident(self._publications.name)} ADD TABLE {table};",
+            f"ALTER PUBLICATION {double_quoted(self._publications.name)} ADD TABLE {table};",
         ]
 
     # ------------------------------------------------------------------ identities
@@ -499,7 +498,7 @@ class PublicationChecks:
     def left_out_columns(self, connection: Connection) -> Iterator[Finding]:
         """Report generated columns that are not captured."""
         planner = self._publications.planner(connection)
-        user = quote_ident(connection.info.user)
+        user = double_quoted(connection.info.user)
         states = planner.view.publications.values()
         role = user if all(state.alterable for state in states) else SUPERUSER
         for table, found in planner.left_out_columns().items():
@@ -523,8 +522,8 @@ class PublicationChecks:
 
 def _move_sql(planner: Planner, table: PublishedTable) -> list[str]:
     return [
-        f"ALTER PUBLICATION {quote_ident(planner.inserts_name)} DROP TABLE {table.target};",
-        f"ALTER PUBLICATION {quote_ident(planner.name)} ADD TABLE {table.target};",
+        f"ALTER PUBLICATION {double_quoted(planner.inserts_name)} DROP TABLE {table.target};",
+        f"ALTER PUBLICATION {double_quoted(planner.name)} ADD TABLE {table.target};",
     ]
 
 

@@ -128,11 +128,6 @@ def lsn_value(text: str) -> int:
     return int(high, 16) << 32 | int(low, 16)
 
 
-def quote_ident(*names: str) -> str:
-    """A qualified identifier, each part always quoted."""
-    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
-
-
 def quote_literal(text: str) -> str:
     """A string literal that reads alike under any standard_conforming_strings."""
     quoted = "'" + text.replace("'", "''") + "'"

@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql.types import StructField
 
 from tidelog.model.patterns import choice
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, backticked
 from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
 from tidelog.outputs.lake.data_files.layout import (
     VALID_FROM,
@@ -29,7 +29,6 @@ from tidelog.outputs.lake.table import (
     TABLE_PROPERTY,
 )
 from tidelog.ports import TargetTable
-from tidelog.spark.transforms import quoted
 
 DELETED: Final = "_deleted"  # the column of soft deletes
 
@@ -82,7 +81,7 @@ def new_definition(target: TargetTable, generation: str, layout: DeltaLayout) ->
         **({KEYLESS_PROPERTY: "true"} if layout.keyless else {}),
         **({MARKED_PROPERTY: layout.deleted} if layout.deleted else {}),
         "delta.dataSkippingStatsColumns": ",".join(
-            quoted(names.get(name, name)) for name in [*statistics, layout.version]
+            backticked(names.get(name, name)) for name in [*statistics, layout.version]
         ),
         "delta.checkpointInterval": _CHECKPOINT_INTERVAL,
     }

@@ -18,7 +18,7 @@ from numba import njit
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.records import Int32s, Int64s, UInt8s
-from tidelog.spark.transforms import quoted
+from tidelog.model.schema import backticked
 
 _TRANSFORM = re.compile(r"(year|month|day|hour)s?\((.+)\)|(bucket|truncate)\((\d+), *(.+)\)")
 _KEPT_TRANSFORM = re.compile(r"(year|month|day|hour)|(bucket|truncate)\[(\d+)\]")
@@ -56,7 +56,7 @@ class Partition:
         return cls(column, f"{found[1]}s") if found[1] else cls(column, found[2], found[3])
 
     def sql(self, *, quote: bool = True) -> str:
-        column = quoted(self.column) if quote else self.column
+        column = backticked(self.column) if quote else self.column
         if not self.transform:
             return column
         return f"{self.transform}({f'{self.width}, ' if self.width else ''}{column})"

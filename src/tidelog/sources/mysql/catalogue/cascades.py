@@ -26,9 +26,9 @@ from pymysql.constants import ER
 from tidelog.codecs.mysql.binlog.items import QuerySeen, RowsNoticed, TableMapSeen
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, backticked
 from tidelog.ports import RowsUnlogged
-from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.ddl import RESHAPES, Effect, Statement
 from tidelog.sources.mysql.errors import number_of, translate_errors
 
@@ -145,7 +145,7 @@ def _rules_of(
 ) -> dict[tuple[TableName, str], tuple[str, str]] | None:
     """The rules from SHOW CREATE TABLE (one constraint a line); None if the table is gone."""
     try:
-        row = connection.row(f"SHOW CREATE TABLE {quote_name(table.namespace, table.name)}")
+        row = connection.row(f"SHOW CREATE TABLE {backticked(table.namespace, table.name)}")
     except pymysql.MySQLError as error:
         if number_of(error) in _GONE:
             return None

@@ -34,8 +34,8 @@ from tidelog.codecs.mysql.texts.charset_texts import CHARSETS_WITH_SURROGATES, d
 from tidelog.codecs.mysql.types import OLD_FRACTIONS, WIRE_FORMAT, binlog_column, column_of_map
 from tidelog.errors import SourceBusyError, SourceError, UnsupportedTableError
 from tidelog.model.patterns import exclusion
-from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.sources.mysql.connect import Connection, quote_name, text_of
+from tidelog.model.schema import Column, TableName, TableSchema, backticked
+from tidelog.sources.mysql.connect import Connection, text_of
 from tidelog.sources.mysql.errors import PARSE_ERROR, number_of
 from tidelog.sources.mysql.preflight.account import Grants
 from tidelog.sources.table_settings import (
@@ -159,14 +159,14 @@ def _label_texts(
     where = (table.namespace, table.name)
     if connection.flavor is Flavor.MARIADB:
         steps = "\n  ".join(_STEP.format(number=number) for number in numbers)
-        names = quote_name(*where, column.name)
+        names = backticked(*where, column.name)
         digits = connection.value(_VARIABLE.format(column=names, steps=steps))
         return [bytes.fromhex(label) for label in str(digits).split(",")[:-1]]
     asked = (f"SELECT {n:d} AS n, {number} AS v" for n, number in enumerate(numbers))
     rows = connection.rows(
         _LABELS_QUERY.format(
-            column=quote_name(column.name),
-            table=quote_name(*where),
+            column=backticked(column.name),
+            table=backticked(*where),
             numbers=" UNION ALL ".join(asked),
         )
     )
@@ -179,7 +179,7 @@ def _as_in_catalogue(label: str) -> str:
 
 
 def _quoted_column(column: Column) -> str:
-    return f"{quote_name(column.name)} {column.type_name}"
+    return f"{backticked(column.name)} {column.type_name}"
 
 
 # Schemas.
@@ -237,7 +237,7 @@ def check_all_columns_shown(connection: Connection, table: TableName) -> None:
     if grants.missing(SHOW_COLUMNS, *place) != list(SHOW_COLUMNS):
         return
     try:
-        connection.rows(f"SELECT * FROM {quote_name(*place)} LIMIT 0")  # noqa: S608 - quoted
+        connection.rows(f"SELECT * FROM {backticked(*place)} LIMIT 0")  # noqa: S608 - quoted
     except pymysql.MySQLError as error:
         if number_of(error) not in (ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR):
             raise
@@ -305,7 +305,7 @@ class MySqlSchemaFinder:
                 "it is system-versioned: the log holds its old rows next to the current ones, with "
                 "columns that information_schema does not show. Drop its old rows, or "
                 f"{exclusion(table)}",
-                f"ALTER TABLE {quote_name(*name)} DROP SYSTEM VERSIONING;",
+                f"ALTER TABLE {backticked(*name)} DROP SYSTEM VERSIONING;",
             )
         if kind[1]:
             check_all_columns_shown(connection, table)
@@ -444,8 +444,8 @@ def logs_hidden_columns(connection: Connection, table: TableName, seen: TableMap
 
 def hidden_columns(table: TableName, indexes: Sequence[str]) -> str:
     """The message that says what is wrong with functional indexes, and what to do."""
-    name = quote_name(table.namespace, table.name)
-    drops = ", ".join(f"DROP INDEX {quote_name(index)}" for index in dict.fromkeys(indexes))
+    name = backticked(table.namespace, table.name)
+    drops = ", ".join(f"DROP INDEX {backticked(index)}" for index in dict.fromkeys(indexes))
     return (
         f"{table} has an index of an expression (a functional index), whose hidden column this "
         "version of MySQL logs and does not describe. Upgrade MySQL; or "

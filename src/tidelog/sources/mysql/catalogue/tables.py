@@ -16,7 +16,7 @@ from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.codecs.mysql.texts.charset_texts import needs_exact_text
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, backticked
 from tidelog.ports import Retention, SourceLoad, TableShape
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
@@ -31,7 +31,7 @@ from tidelog.sources.mysql.catalogue.storage import (
 )
 from tidelog.sources.mysql.chunks.sql import checked_condition
 from tidelog.sources.mysql.chunks.watermarks import binlog_end
-from tidelog.sources.mysql.connect import Connection, connect, quote_name
+from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import chunk_errors, number_of, translate_errors
 from tidelog.sources.mysql.stream.positions import log_end, log_files
 from tidelog.sources.ranges import only_condition_errors
@@ -124,7 +124,7 @@ class MySqlCatalogue:
 
     def check_condition(self, table: TableName, condition: str) -> None:
         """See `tidelog.ports.Catalogue`."""
-        name = quote_name(table.namespace, table.name)
+        name = backticked(table.namespace, table.name)
         with self._lock, only_condition_errors(), chunk_errors(str(table)):
             # The server looks up names and types before LIMIT 0 ends the query; it reads no row.
             where = checked_condition(condition)

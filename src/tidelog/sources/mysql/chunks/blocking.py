@@ -28,7 +28,7 @@ from tidelog.errors import (
 )
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.patterns import dump_command
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, backticked
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL, storage_of
@@ -46,7 +46,7 @@ from tidelog.sources.mysql.chunks.watermarks import (
     check_commit_order,
     snapshot_position,
 )
-from tidelog.sources.mysql.connect import Connection, connect, quote_name
+from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import chunk_errors, time_limit
 
 QUIET_TRIES = 50
@@ -177,7 +177,7 @@ class MySqlBlockingReader:
             raise ChunkRefusedError(
                 f"{request.table} has no key, and its engine {storage.engine} has no snapshots: a "
                 "dump would have rows that the log has too. Run ALTER TABLE "
-                f"{quote_name(request.table.namespace, request.table.name)} ENGINE = InnoDB, then "
+                f"{backticked(request.table.namespace, request.table.name)} ENGINE = InnoDB, then "
                 f"`{dump_command(request.table)}`"
             )
         self._limit_time(connection, 0)
@@ -336,7 +336,7 @@ class MySqlBlockingReader:
         if table in self._locked:
             return self._locked[table]
         assert self._now is not None
-        name = quote_name(table.namespace, table.name)
+        name = backticked(table.namespace, table.name)
         storage = storage_of(self._now, table)
         try:
             # The server refuses to read a table that was recreated after the snapshot (1412).

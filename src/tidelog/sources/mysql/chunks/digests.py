@@ -22,7 +22,7 @@ from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ChunkBusyError
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema, backticked
 from tidelog.ports import ChunkRequest, Digest
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
@@ -46,7 +46,7 @@ from tidelog.sources.mysql.chunks.watermarks import (
     commit_watermark,
     current_position,
 )
-from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.errors import chunk_errors
 from tidelog.sources.mysql.stream.positions import has_gtids
 
@@ -132,7 +132,7 @@ def column_text(column: Column, key: bool = False) -> str:
     """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`. ``key``: True for a
     column of the key.
     """
-    name = quote_name(column.name)
+    name = backticked(column.name)
     if column.logical.startswith("decimal("):
         return f"COALESCE({_number(name)}, '~')"
     form = (_BY_LOGICAL_IN_KEYS if key else _BY_LOGICAL).get(
@@ -319,7 +319,7 @@ class MySqlEstimates:
             estimate = MySqlRowsEstimate(storage.estimated_rows, "the engine's statistics")
             if where is None:
                 return estimate
-            share = _selectivity(connection, quote_name(table.namespace, table.name), where)
+            share = _selectivity(connection, backticked(table.namespace, table.name), where)
             basis = f"{estimate.basis}; the condition's share by EXPLAIN"
             return MySqlRowsEstimate(round(estimate.rows * share), basis)
 

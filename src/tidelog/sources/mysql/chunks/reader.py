@@ -18,7 +18,7 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ChunkBusyError, ChunkError, ChunkLostError, TidelogError
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, backticked
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
@@ -32,7 +32,7 @@ from tidelog.sources.mysql.chunks.watermarks import (
     current_position,
     snapshot_position,
 )
-from tidelog.sources.mysql.connect import Connection, connect, quote_name
+from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import chunk_errors, time_limit
 from tidelog.sources.mysql.stream.gtids import GtidSet, SeenGtids
 
@@ -228,7 +228,7 @@ class MySqlChunkReader:
         """The table's current schema; locks the table against DDL until the transaction ends (a
         metadata lock, which no write waits for).
         """
-        name = quote_name(table.namespace, table.name)
+        name = backticked(table.namespace, table.name)
         connection.rows(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - quoted
         found = self._finder.find(connection, table)
         if found is None:

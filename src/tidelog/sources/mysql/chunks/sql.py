@@ -30,9 +30,9 @@ from tidelog.codecs.mysql.rows.keys import bytes_of_text, shortest_bytes_text
 from tidelog.codecs.mysql.texts import charset_texts
 from tidelog.codecs.mysql.texts.charset_texts import exact_text_sql, needs_exact_text
 from tidelog.errors import ChunkRefusedError
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema, backticked
 from tidelog.sources import ranges as shared
-from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.connect import Connection
 
 # A dump's condition.
 
@@ -106,13 +106,13 @@ class MySqlKeySql:
 
     @property
     def names(self) -> str:
-        return ", ".join(quote_name(name) for name in self.columns)
+        return ", ".join(backticked(name) for name in self.columns)
 
     @property
     def order(self) -> str:
         """The ORDER BY list in the order of the key's index."""
         return ", ".join(
-            f"{quote_name(name)} DESC" if down else quote_name(name)
+            f"{backticked(name)} DESC" if down else backticked(name)
             for name, down in zip(self.columns, self.descending, strict=True)
         )
 
@@ -134,13 +134,13 @@ class MySqlKeySql:
         whole = len(self.columns) == 1 and not any(None in key for key in keys)
         if whole and column.type_id not in (types.ENUM, types.SET):
             literals = ", ".join(literal(column, key[0] or "") for key in keys)
-            return f"{quote_name(self.columns[0])} IN ({literals})"
+            return f"{backticked(self.columns[0])} IN ({literals})"
         return "(" + " OR ".join(f"({self.same(key)})" for key in keys) + ")"
 
     def null_in_key(self) -> str:
         """The condition that a column of the key is NULL."""
         found = [
-            f"{quote_name(n)} IS NULL" for p, n in enumerate(self.columns) if self._nullable(p)
+            f"{backticked(n)} IS NULL" for p, n in enumerate(self.columns) if self._nullable(p)
         ]
         return f"({' OR '.join(found)})" if found else NEVER
 
@@ -162,7 +162,7 @@ class MySqlKeySql:
         """The condition that the column is after (or before) the value in the index; None if that
         is impossible.
         """
-        name = quote_name(self.columns[place])
+        name = backticked(self.columns[place])
         greater = beyond != self.descending[place]
         if text is None:
             return f"{name} IS NOT NULL" if greater else None
@@ -177,7 +177,7 @@ class MySqlKeySql:
         return null if compared is None else f"({compared} OR {null})"
 
     def _equal(self, place: int, text: str | None) -> str:
-        name, column = quote_name(self.columns[place]), self._column(place)
+        name, column = backticked(self.columns[place]), self._column(place)
         if text is None:
             return f"{name} IS NULL"
         if column.type_id in (types.ENUM, types.SET):
@@ -406,9 +406,9 @@ class MySqlChunkSql:
 
     @property
     def _source(self) -> str:
-        name = quote_name(self.schema.table.namespace, self.schema.table.name)
+        name = backticked(self.schema.table.namespace, self.schema.table.name)
         index = self.index.name
-        return name if index is None else f"{name} FORCE INDEX ({quote_name(index)})"
+        return name if index is None else f"{name} FORCE INDEX ({backticked(index)})"
 
     def _bounds(self, after: Key | None, upto: Key | None) -> list[str]:
         conditions = self.conditions
@@ -447,7 +447,7 @@ def selected(column: Column, key: bool = False) -> str:
     A FLOAT would lose digits, so it is multiplied by 1; adding 0 would turn -0 into 0, while the
     log keeps it. ``key``: True for a key column, which must keep text that UTF-8 can't represent.
     """
-    name = quote_name(column.name)
+    name = backticked(column.name)
     charset = charset_of(types.collation(column))
     if key and charset is not None and needs_exact_text(column):
         return exact_text_sql(name, charset)

@@ -35,7 +35,8 @@ from tidelog.codecs.mysql.binlog.items import position_text
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ChunkDeniedError, ChunkRefusedError, PreflightError
 from tidelog.model.records import Bools, Int64s, XidRanges
-from tidelog.sources.mysql.connect import Connection, quote_name, quote_text
+from tidelog.model.schema import backticked
+from tidelog.sources.mysql.connect import Connection, quote_text
 from tidelog.sources.mysql.stream.positions import NO_BINLOG, LogEnd, log_end
 
 
@@ -106,8 +107,8 @@ def commit_watermark(connection: Connection, watermark_schema: str, watermark: s
     """Commit the watermark; creates the table if it is missing. Raises PyMySQL's errors, and
     ChunkDeniedError if it is not a table.
     """
-    table = quote_name(watermark_schema, WATERMARK_TABLE)
-    column = quote_name(WATERMARK_COLUMN)
+    table = backticked(watermark_schema, WATERMARK_TABLE)
+    column = backticked(WATERMARK_COLUMN)
     value = quote_text(watermark)
     if is_view(connection, watermark_schema):
         raise ChunkDeniedError(VIEW.format(table=f"{watermark_schema}.{WATERMARK_TABLE}"))
@@ -127,14 +128,14 @@ def commit_watermark(connection: Connection, watermark_schema: str, watermark: s
 def create_watermark_table(connection: Connection, watermark_schema: str) -> None:
     """Create the watermark's database and table where they are missing."""
     try:
-        connection.rows(f"CREATE DATABASE IF NOT EXISTS {quote_name(watermark_schema)}")
+        connection.rows(f"CREATE DATABASE IF NOT EXISTS {backticked(watermark_schema)}")
     except pymysql.MySQLError as error:
         if error.args[0] not in (ER.DBACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
             raise  # else the database may exist without the table
     connection.rows(
-        f"CREATE TABLE IF NOT EXISTS {quote_name(watermark_schema, WATERMARK_TABLE)} ("
+        f"CREATE TABLE IF NOT EXISTS {backticked(watermark_schema, WATERMARK_TABLE)} ("
         "id TINYINT NOT NULL PRIMARY KEY, "
-        f"{quote_name(WATERMARK_COLUMN)} VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin "
+        f"{backticked(WATERMARK_COLUMN)} VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin "
         "NOT NULL) ENGINE = InnoDB COMMENT = 'One row: where Tidelog reads in the binlog'"
     )
 

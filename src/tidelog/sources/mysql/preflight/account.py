@@ -18,9 +18,10 @@ from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.model.dump_options import DumpMode
 from tidelog.model.patterns import EXCLUDE
+from tidelog.model.schema import backticked
 from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
-from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.errors import number_of, server_message
 from tidelog.sources.mysql.stream.positions import log_status
 
@@ -144,7 +145,7 @@ class Grants:
         if database is not None:
             # MySQL takes the name as a pattern in a grant on a whole database.
             name = database if table else re.sub(r"([_%\\])", r"\\\1", database)
-            place = f"{quote_name(name)}.{quote_name(table) if table else '*'}"
+            place = f"{backticked(name)}.{backticked(table) if table else '*'}"
         return f"GRANT {', '.join(privileges)} ON {place} TO {self.account};"
 
     def _has(self, privilege: str, database: str | None, table: str | None) -> bool:
@@ -237,7 +238,7 @@ def _watermark_table(context: CheckContext) -> Iterator[Finding]:
         )
     )
     if is_view(context.connection, schema):
-        fix = f"DROP VIEW {quote_name(schema, WATERMARK_TABLE)};"
+        fix = f"DROP VIEW {backticked(schema, WATERMARK_TABLE)};"
         text = VIEW.format(table=f"{schema}.{WATERMARK_TABLE}")
         yield Finding("watermark table", "error", text, fix, ADMINISTRATOR, by_hand=True)
         return

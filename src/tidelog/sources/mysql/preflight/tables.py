@@ -11,7 +11,7 @@ import pymysql
 
 from tidelog.errors import SourceError, UnsupportedTableError
 from tidelog.model.patterns import EXCLUDE, exclusion, matches, matching_columns
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, backticked
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import (
@@ -22,7 +22,6 @@ from tidelog.sources.mysql.catalogue.schemas import (
     hidden_columns,
 )
 from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL, check_row_image
-from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, server_message
 from tidelog.sources.mysql.preflight.account import (
     Grants,
@@ -91,7 +90,7 @@ def _signal_table(context: CheckContext) -> Iterator[Finding]:
         yield Finding("signal table", "error", text, fix)
         return
     fix = (
-        f"CREATE TABLE IF NOT EXISTS {quote_name(table.namespace, table.name)} "
+        f"CREATE TABLE IF NOT EXISTS {backticked(table.namespace, table.name)} "
         "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"
     )
     grants = Grants.of(context.connection)
@@ -170,7 +169,7 @@ def _hidden_columns(context: CheckContext, table: TableName) -> Iterator[Finding
 
 def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
     name = f"table {table.name}"
-    quoted = quote_name(table.name.namespace, table.name.name)
+    quoted = backticked(table.name.namespace, table.name.name)
     yield from _unreadable(context, table.name)
     if table.engine not in TRANSACTIONAL:
         text = (
@@ -201,7 +200,7 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
         )
         yield Finding(name, "warning", text, fix, ADMINISTRATOR, by_hand=True)
         return
-    listed = ", ".join(quote_name(column) for column in wanted)
+    listed = ", ".join(backticked(column) for column in wanted)
     fitting = [columns for columns in table.unique.values() if set(columns) == set(wanted)]
     if not fitting:
         place = (table.name.namespace, table.name.name)
@@ -230,7 +229,7 @@ def _unreadable(context: CheckContext, table: TableName) -> Iterator[Finding]:
     found = [str(name) for (name,) in context.connection.rows(_COLUMNS, place)]
     captured = [name for name in found if not _excluded(context, table, [name])]
     grants = Grants.of(context.connection)
-    error = _read_error(context, table, ", ".join(map(quote_name, captured)) or "*")
+    error = _read_error(context, table, ", ".join(map(backticked, captured)) or "*")
     if error is not None:
         denied = number_of(error) in (1142, 1143)
         text = f"can't be read: {server_message(number_of(error), str(error.args[-1]))}"
@@ -247,7 +246,7 @@ def _unreadable(context: CheckContext, table: TableName) -> Iterator[Finding]:
 
 def _read_error(context: CheckContext, table: TableName, columns: str) -> pymysql.MySQLError | None:
     """The server's error for a SELECT of these columns, without rows; None if it runs."""
-    quoted = quote_name(table.namespace, table.name)
+    quoted = backticked(table.namespace, table.name)
     try:
         context.connection.rows(f"SELECT {columns} FROM {quoted} LIMIT 0")  # noqa: S608 - quoted
     except pymysql.MySQLError as error:
@@ -303,8 +302,8 @@ def _foreign_keys(context: CheckContext) -> Iterator[Finding]:
             yield Finding(name, "warning", text)
             continue
         fix = (
-            f"ALTER TABLE {quote_name(found.child.namespace, found.child.name)} DROP FOREIGN KEY "
-            f"{quote_name(found.constraint)};  -- add it without {' and '.join(found.rules)}; or "
+            f"ALTER TABLE {backticked(found.child.namespace, found.child.name)} DROP FOREIGN KEY "
+            f"{backticked(found.constraint)};  -- add it without {' and '.join(found.rules)}; or "
             f"set source.cascades: dump, or {exclusion(found.child)}"
         )
         yield Finding(name, "error", text, fix, ADMINISTRATOR, by_hand=True)

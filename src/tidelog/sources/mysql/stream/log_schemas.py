@@ -26,7 +26,7 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import SourceError, UnsupportedTableError
 from tidelog.model.patterns import exclusion
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, backticked
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import (
     MySqlSchemaFinder,
@@ -39,7 +39,7 @@ from tidelog.sources.mysql.catalogue.schemas import (
     remove_hash_columns,
 )
 from tidelog.sources.mysql.catalogue.storage import check_row_image
-from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.ddl import RESHAPES, Effect, Statement, read_statement, renames_of
 from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.stream.log_parts import queries, read_part
@@ -383,7 +383,7 @@ class LogSchemas:
                 table,
                 f"it has rows at {where} of the binlog, but information_schema does not show it: "
                 "the capture's user lacks the right to SELECT",
-                f"GRANT SELECT ON {quote_name(table.namespace, table.name)} TO ...;",
+                f"GRANT SELECT ON {backticked(table.namespace, table.name)} TO ...;",
             )
         reason = mismatch(found.schema, seen)
         if reason is not None:

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidelog.model.schema import double_quoted
 from tidelog.sources.findings import SUPERUSER, Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.check_tables import Connection
-from tidelog.sources.postgres.connect import quote_ident, quote_literal
+from tidelog.sources.postgres.connect import quote_literal
 
 DDL_PREFIX = "tidelog.ddl"
 """The prefix of the logical messages."""
@@ -114,11 +115,11 @@ JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid WHERE e.evtname = %s
 def install_sql(publications: Publications) -> str:
     """The SQL with which a superuser creates or replaces the trigger."""
     name, function = _names(publications)
-    schema = quote_ident(publications.watermark.namespace)
+    schema = double_quoted(publications.watermark.namespace)
     return (
         f"CREATE SCHEMA IF NOT EXISTS {schema}; {_function(publications)}"
-        f"DROP EVENT TRIGGER IF EXISTS {quote_ident(name)};\n"
-        f"CREATE EVENT TRIGGER {quote_ident(name)} ON ddl_command_end "
+        f"DROP EVENT TRIGGER IF EXISTS {double_quoted(name)};\n"
+        f"CREATE EVENT TRIGGER {double_quoted(name)} ON ddl_command_end "
         f"EXECUTE FUNCTION {function}();"
     )
 
@@ -135,7 +136,7 @@ def findings(connection: Connection, publications: Publications) -> Iterator[Fin
         )
         yield Finding("event trigger", "ok", text, sql, SUPERUSER)
     elif not row[0]:
-        fix = f"ALTER EVENT TRIGGER {quote_ident(name)} ENABLE;"
+        fix = f"ALTER EVENT TRIGGER {double_quoted(name)} ENABLE;"
         yield Finding("event trigger", "warning", f"{name} is disabled", fix, SUPERUSER)
     elif row[1] not in _function(publications):
         yield Finding("event trigger", "warning", f"{name} is of another release", sql, SUPERUSER)
@@ -148,7 +149,7 @@ def _names(publications: Publications) -> tuple[str, str]:
     may be several.
     """
     name = f"{publications.name[:59]}_ddl"
-    return name, quote_ident(publications.watermark.namespace, name)
+    return name, double_quoted(publications.watermark.namespace, name)
 
 
 def _function(publications: Publications) -> str:

@@ -17,10 +17,9 @@ from typing import Any
 import psycopg
 
 from tidelog.model.patterns import matching_columns
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.model.units import counted
 from tidelog.ports import UnsupportedReason
-from tidelog.sources.postgres.connect import quote_ident
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -173,7 +172,7 @@ def _member(values: Sequence[Any], exclude_columns: Sequence[str]) -> _Member:
         if not matching_columns(exclude_columns, table, columns)
     )
     return _Member(
-        quoted=quote_ident(namespace, name),
+        quoted=double_quoted(namespace, name),
         name=f"{namespace}.{name}",
         kind=kind,
         primary=tuple((column, of) for column, of in primary or ()),
@@ -264,7 +263,7 @@ def _default_identity_sql(member: _Member, generated: bool) -> tuple[str, ...]:
 def _other_identity_sql(member: _Member, logs_generated: bool) -> tuple[str, ...]:
     """The statement that sets a unique index as identity, or, without one, the whole row."""
     if member.unique is not None:
-        index = quote_ident(member.unique)
+        index = double_quoted(member.unique)
         return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY USING INDEX {index};",)
     if logs_generated and member.virtual:
         return ()
@@ -377,7 +376,7 @@ def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, Un
         b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])",
         (list(wanted),),
     ).fetchall()
-    user = quote_ident(connection.info.user)
+    user = double_quoted(connection.info.user)
     found = dict.fromkeys(wanted, UnsupportedReason("it is gone"))
     for relation_id, *row in rows:
         refusal = _publish_refusal(user, wanted[relation_id], *row)
@@ -406,14 +405,14 @@ def _publish_refusal(
     if not usage:
         return UnsupportedReason(
             "the role may not use its schema, so it can't publish it",
-            f"GRANT USAGE ON SCHEMA {quote_ident(namespace)} TO {user};",
+            f"GRANT USAGE ON SCHEMA {double_quoted(namespace)} TO {user};",
         )
     if owned:  # then the role does not own the publication
         return None
-    table = quote_ident(namespace, name)
-    add = f"ALTER PUBLICATION {quote_ident(publication)} ADD TABLE {table};"
+    table = double_quoted(namespace, name)
+    add = f"ALTER PUBLICATION {double_quoted(publication)} ADD TABLE {table};"
     # A member of a superuser's role would be one.
-    grant = f"GRANT {quote_ident(owner)} TO {user}; -- or, as a superuser: "
+    grant = f"GRANT {double_quoted(owner)} TO {user}; -- or, as a superuser: "
     return UnsupportedReason(
         f"it is not published, because the role does not own it (its owner is {owner})",
         f"{add} -- as a superuser" if is_superuser else f"{grant}{add}",
@@ -432,11 +431,11 @@ def watermarks_refused(connection: Connection, watermark: TableName) -> Unsuppor
         (watermark.namespace, watermark.name),
     ).fetchone()
     usage, write = (True, True) if row is None else row
-    user = quote_ident(connection.info.user)
-    table = quote_ident(watermark.namespace, watermark.name)
+    user = double_quoted(connection.info.user)
+    table = double_quoted(watermark.namespace, watermark.name)
     grants = []
     if not usage:
-        grants.append(f"GRANT USAGE ON SCHEMA {quote_ident(watermark.namespace)} TO {user};")
+        grants.append(f"GRANT USAGE ON SCHEMA {double_quoted(watermark.namespace)} TO {user};")
     if not write:
         grants.append(f"GRANT SELECT, INSERT, UPDATE ON {table} TO {user};")
     if not grants:

@@ -13,11 +13,10 @@ from typing import Any
 
 import psycopg
 
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.ports import UnsupportedReason
 from tidelog.sources.postgres.catalogue.identity import watermarks_refused
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
-from tidelog.sources.postgres.connect import quote_ident
 
 # Whether the watermark table is safe to write to.
 
@@ -73,9 +72,9 @@ def watermark_table_refusal(
     if row is None:
         return None
     schema_owner, schema_trusted, owner, trusted, relation_id, kind = row
-    user = quote_ident(connection.info.user)
-    schema = quote_ident(watermark.namespace)
-    table = f"{schema}.{quote_ident(watermark.name)}"
+    user = double_quoted(connection.info.user)
+    schema = double_quoted(watermark.namespace)
+    table = f"{schema}.{double_quoted(watermark.name)}"
     if not schema_trusted:
         return _refusal(
             f"schema {watermark.namespace} is owned by {schema_owner}, whose code could run "
@@ -147,7 +146,7 @@ def _create_missing_table(connection: Connection, table: TableName) -> None:
         b"SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (table.namespace,)
     ).fetchone()
     if has_schema is None:
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_ident(table.namespace)}".encode())
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {double_quoted(table.namespace)}".encode())
     connection.execute(create_watermark_table(table).encode())
 
 
@@ -155,7 +154,7 @@ def create_watermark_table(table: TableName) -> str:
     """The SQL that creates the table in an existing schema."""
     # Free space on the page keeps each new watermark a HOT update.
     return (
-        f"CREATE TABLE IF NOT EXISTS {quote_ident(table.namespace, table.name)} "
+        f"CREATE TABLE IF NOT EXISTS {double_quoted(table.namespace, table.name)} "
         f"(id int PRIMARY KEY CHECK (id = 1), {WATERMARK_COLUMN} text NOT NULL) "
         "WITH (fillfactor = 10);"
     )
@@ -177,6 +176,6 @@ def signal_columns(connection: Connection, table: TableName) -> set[str]:
 def create_signal_table(table: TableName) -> str:
     """The SQL that creates the table, as in Debezium's manual."""
     return (
-        f"CREATE TABLE {quote_ident(table.namespace, table.name)} "
+        f"CREATE TABLE {double_quoted(table.namespace, table.name)} "
         "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"
     )

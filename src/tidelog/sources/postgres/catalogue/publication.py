@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 
 from tidelog.errors import PreflightError
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.ports import LeftOutColumns, UnsupportedReason
 from tidelog.sources.postgres.catalogue.identity import (
     GENERATED_VERSION,
@@ -49,7 +49,7 @@ from tidelog.sources.postgres.catalogue.publication_plan import (
 from tidelog.sources.postgres.catalogue.storage import FIRST_USER_OID
 from tidelog.sources.postgres.catalogue.tables import matching_tables
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_TABLE, Strategy
-from tidelog.sources.postgres.connect import quote_ident, quote_literal
+from tidelog.sources.postgres.connect import quote_literal
 from tidelog.sources.postgres.errors import translate_errors
 
 _NAMESPACES_SINCE = 150_000
@@ -449,7 +449,7 @@ class Publications:
         for name, state in view.publications.items():
             if state.slot == "" and state.alterable:
                 connection.execute(
-                    f"COMMENT ON PUBLICATION {quote_ident(name)} IS "
+                    f"COMMENT ON PUBLICATION {double_quoted(name)} IS "
                     f"{quote_literal(managed_for(self.slot))}".encode()
                 )
             elif state.slot and state.slot != self.slot:

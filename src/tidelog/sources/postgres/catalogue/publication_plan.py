@@ -13,10 +13,10 @@ from typing import Any, Literal
 import psycopg
 
 from tidelog.model.patterns import matching_columns
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.ports import LeftOutColumns
 from tidelog.sources.postgres.catalogue.identity import ReplicaIdentity
-from tidelog.sources.postgres.connect import quote_ident, quote_literal
+from tidelog.sources.postgres.connect import quote_literal
 
 # The publications' options, owners and tables.
 
@@ -156,7 +156,7 @@ class PublishedTable:
 
     @property
     def quoted(self) -> str:
-        return quote_ident(self.table.namespace, self.table.name)
+        return double_quoted(self.table.namespace, self.table.name)
 
     @property
     def target(self) -> str:
@@ -297,7 +297,7 @@ class Planner:
                 f"{_COMPUTE}, or have them published: once capture has made its publications, "
                 "tidelog check prints the SQL"
             )
-        return " ".join(f"ALTER PUBLICATION {quote_ident(n)} SET ({_GENERATED});" for n in names)
+        return " ".join(f"ALTER PUBLICATION {double_quoted(n)} SET ({_GENERATED});" for n in names)
 
     # ------------------------------------------------------------------ publications
 
@@ -310,7 +310,7 @@ class Planner:
                 "publish_via_partition_root = true",
                 *([_GENERATED] if generated else []),
             ]
-            quoted = quote_ident(name)
+            quoted = double_quoted(name)
             yield PublicationStep(
                 "create",
                 (name,),
@@ -359,7 +359,7 @@ class Planner:
             "fix",
             (state.name,),
             f"publication {state.name} {what}",
-            (f"ALTER PUBLICATION {quote_ident(state.name)} SET ({option});",),
+            (f"ALTER PUBLICATION {double_quoted(state.name)} SET ({option});",),
             state.alterable,
             lost=tuple(table.table for table in lost),
         )
@@ -470,10 +470,10 @@ class Planner:
         )
 
     def _add(self, name: str, table: PublishedTable) -> str:
-        return f"ALTER PUBLICATION {quote_ident(name)} ADD TABLE {table.target};"
+        return f"ALTER PUBLICATION {double_quoted(name)} ADD TABLE {table.target};"
 
     def _drop(self, name: str, table: PublishedTable) -> str:
-        return f"ALTER PUBLICATION {quote_ident(name)} DROP TABLE {table.target};"
+        return f"ALTER PUBLICATION {double_quoted(name)} DROP TABLE {table.target};"
 
 
 def _why(table: PublishedTable) -> str:

@@ -19,7 +19,7 @@ import psycopg
 from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.ports import Retention, SourceLoad, TableShape
 from tidelog.sources.postgres.catalogue.publication_plan import members_of
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
@@ -34,7 +34,6 @@ from tidelog.sources.postgres.connect import (
     CATALOGUE_SETTINGS,
     connect,
     lsn_value,
-    quote_ident,
 )
 from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.ranges import only_condition_errors
@@ -315,7 +314,7 @@ class PostgresCatalogue:
 
     def check_condition(self, table: TableName, condition: str) -> None:
         """See `tidelog.ports.Catalogue`."""
-        name = quote_ident(table.namespace, table.name)
+        name = double_quoted(table.namespace, table.name)
         with self._lock, only_condition_errors(), chunk_errors(str(table)):
             connection = self._get_connection()
             with connection.transaction():
@@ -444,13 +443,13 @@ def _require_readable(
         (relation_id,),
     ).fetchone()
     usage, select = (True, True) if row is None else row
-    user = quote_ident(connection.info.user)
+    user = double_quoted(connection.info.user)
     grants = [
-        *([] if usage else [f"GRANT USAGE ON SCHEMA {quote_ident(table.namespace)} TO {user};"]),
+        *([] if usage else [f"GRANT USAGE ON SCHEMA {double_quoted(table.namespace)} TO {user};"]),
         *(
             []
             if select
-            else [f"GRANT SELECT ON {quote_ident(table.namespace, table.name)} TO {user};"]
+            else [f"GRANT SELECT ON {double_quoted(table.namespace, table.name)} TO {user};"]
         ),
     ]
     if grants:

@@ -26,7 +26,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, double_quoted
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
@@ -38,7 +38,7 @@ from tidelog.sources.postgres.chunks.reader import (
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
 from tidelog.sources.postgres.chunks.sql import require_plain
 from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
-from tidelog.sources.postgres.connect import connect, connect_replication, lsn_value, quote_ident
+from tidelog.sources.postgres.connect import connect, connect_replication, lsn_value
 from tidelog.sources.postgres.stream.standby import in_recovery, who_is_open
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -268,7 +268,7 @@ class PostgresBlockingReader:
         if table in self._locked:
             return self._locked[table]
         # Without ONLY: partitions are locked too.
-        name = quote_ident(table.namespace, table.name)
+        name = double_quoted(table.namespace, table.name)
         connection.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE".encode())
         then = table_shape(connection, self._finder, table)
         assert self._now is not None
@@ -304,7 +304,7 @@ def _savepoint(connection: Connection, *, keep: bool = True) -> Iterator[None]:
 def create_slot_command(slot: str, server_version: int) -> str:
     """The CREATE_REPLICATION_SLOT command of a temporary slot with an exported snapshot."""
     option = "(SNAPSHOT 'export')" if server_version >= 150_000 else "EXPORT_SNAPSHOT"
-    return f"CREATE_REPLICATION_SLOT {quote_ident(slot)} TEMPORARY LOGICAL pgoutput {option}"
+    return f"CREATE_REPLICATION_SLOT {double_quoted(slot)} TEMPORARY LOGICAL pgoutput {option}"
 
 
 def _result(pgconn: pq.abc.PGconn, deadline: float) -> pq.abc.PGresult | None:

@@ -18,7 +18,7 @@ from psycopg import pq
 from tidelog.errors import ChunkError
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema, double_quoted
 from tidelog.ports import ChunkRequest, Digest
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
@@ -35,7 +35,7 @@ from tidelog.sources.postgres.chunks.watermarks import (
     emission_point,
     read_snapshot,
 )
-from tidelog.sources.postgres.connect import connect, quote_ident
+from tidelog.sources.postgres.connect import connect
 from tidelog.sources.postgres.encodings import encoded
 
 _TEXT, _VARCHAR = 25, 1043
@@ -108,7 +108,7 @@ def _await_replayed(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
 
 def column_text(column: Column) -> str:
     """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`."""
-    name = quote_ident(column.name)
+    name = double_quoted(column.name)
     if column.logical.startswith("array("):
         element = _value_text("e", column.logical[len("array(") : -1])
         # What is no array of one dimension from 1 on is in no copy: its bounds make it unequal.
@@ -350,7 +350,7 @@ def _sampled(
     for namespace, name, _, _, pages, _ in leaves:
         share = min(1.0, each / pages)
         row = connection.execute(
-            f"SELECT count(*) FROM {'ONLY ' * only}{quote_ident(namespace, name)} "  # noqa: S608
+            f"SELECT count(*) FROM {'ONLY ' * only}{double_quoted(namespace, name)} "  # noqa: S608
             f"TABLESAMPLE SYSTEM ({100 * share:.6f})".encode()
         ).fetchone()
         assert row is not None

@@ -21,7 +21,7 @@ from tidelog.errors import (
     UnsupportedTableError,
 )
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, double_quoted
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.catalogue.identity import BYPASS_POLICIES, hides_rows
 from tidelog.sources.postgres.catalogue.metadata_tables import watermark_table_refusal
@@ -43,7 +43,7 @@ from tidelog.sources.postgres.chunks.watermarks import (
     read_snapshot,
     watermark_statement,
 )
-from tidelog.sources.postgres.connect import connect, quote_ident
+from tidelog.sources.postgres.connect import connect
 
 LOCK_TIMEOUT_MS = 2_000
 FIRST_NORMAL_OID = 16_384  # lower oids are PostgreSQL's own types
@@ -217,7 +217,7 @@ class PostgresChunkReader:
         cursor = connection.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
             f"{path}"
-            f"LOCK TABLE {quote_ident(table.namespace, table.name)} IN ACCESS SHARE MODE;"
+            f"LOCK TABLE {double_quoted(table.namespace, table.name)} IN ACCESS SHARE MODE;"
             f"{TAKE_SNAPSHOT}".encode()
         )
         snapshot = read_snapshot(cursor)
@@ -261,7 +261,7 @@ class PostgresChunkReader:
             )
             if table in self._paths or not plain or request.where_names is not None:
                 raise
-            path = f"{quote_ident(table.namespace)}, public"
+            path = f"{double_quoted(table.namespace)}, public"
             self._paths[table] = f"SET LOCAL search_path = {path};"
             raise ChunkBusyError(
                 f"reading a chunk of {table}: {error.diag.message_primary}; it is read again with "

@@ -23,11 +23,10 @@ from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.codecs.postgres.tuples import absent_rows, concatenate, copy_text_rows
 from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
 from tidelog.model.records import Int64s, LogBatch, Snapshot, UInt8s
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, double_quoted
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.chunks.sql import Key, PostgresChunkSql, operator_schemas
-from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.encodings import encoded, texts_of
 from tidelog.sources.postgres.stream import replication
 from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
@@ -243,7 +242,7 @@ class HeapRanges:
         for place, (oid, namespace, name, pages) in enumerate(parts):
             begin, end = address if oid == part else 0, pages * _PAGE
             while begin < end and not rows:
-                table = quote_ident(namespace, name)
+                table = double_quoted(namespace, name)
                 upto = min(begin + self._step, end)
                 data, rows = self._rows(connection, request, schema, table, begin, upto)
                 if self._copy.cut:  # one address has one row, which is read whatever its size
@@ -275,7 +274,7 @@ class HeapRanges:
         upto: int,
     ) -> tuple[UInt8s, int]:
         """COPY's text and the number of rows; a `cut` result is to be dropped."""
-        columns = ", ".join(quote_ident(column.name) for column in schema.columns)
+        columns = ", ".join(double_quoted(column.name) for column in schema.columns)
         where = f"ctid >= '{_address_text(begin)}' AND ctid < '{_address_text(upto)}'"
         if request.where:
             where += f" AND ({request.where}\n)"  # the newline ends a comment

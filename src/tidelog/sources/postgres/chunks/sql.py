@@ -23,17 +23,17 @@ import psycopg
 import pyarrow as pa
 
 from tidelog.errors import ChunkRefusedError
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import TableSchema, double_quoted
 from tidelog.ports import ChunkRequest
 from tidelog.sources import ranges as shared
-from tidelog.sources.postgres.connect import quote_ident, quote_literal
+from tidelog.sources.postgres.connect import quote_literal
 
 # Conditions on a table's key: the bounds of a range, and lists of requested keys.
 
 Key = tuple[str | None, ...]
 
 # The subquery of wanted keys; no table of a condition has this name.
-_WANTED = quote_ident("tidelog wanted")
+_WANTED = double_quoted("tidelog wanted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class PostgresKeySql:
 
     @property
     def names(self) -> str:
-        return ", ".join(quote_ident(name) for name in self.columns)
+        return ", ".join(double_quoted(name) for name in self.columns)
 
     def after(self, key: Key) -> list[str]:
         """Disjoint conditions that together mean ``key < columns``; each is a range of the key's
@@ -71,7 +71,7 @@ class PostgresKeySql:
         exact = []
         equal: list[str] = []
         for place, text in enumerate(key):
-            name = quote_ident(self.columns[place])
+            name = double_quoted(self.columns[place])
             if text is None:
                 exact.append([*equal, f"{name} IS NOT NULL"])
                 equal.append(f"{name} IS NULL")
@@ -109,7 +109,9 @@ class PostgresKeySql:
         equal = list(equal)
         for place in range(begin, end):
             if self._nullable(place):
-                found.append(" AND ".join([*equal, f"{quote_ident(self.columns[place])} IS NULL"]))
+                found.append(
+                    " AND ".join([*equal, f"{double_quoted(self.columns[place])} IS NULL"])
+                )
             equal.append(self._equal(place, key[place]))
         if end < len(key):
             equal.append(self._equal(end, None))
@@ -123,9 +125,9 @@ class PostgresKeySql:
         Not true where a NULL decides: that row is greater, which `after` handles separately.
         """
         places = range(begin, begin + len(key))
-        names = [quote_ident(self.columns[place]) for place in places]
+        names = [double_quoted(self.columns[place]) for place in places]
         values = [self._literal(place, text) for place, text in zip(places, key, strict=True)]
-        spaces = [quote_ident(self.operators[place]) for place in places]
+        spaces = [double_quoted(self.operators[place]) for place in places]
         if len(set(spaces)) == 1:
             spelled = f"OPERATOR({spaces[0]}.{operator})"
             return f"ROW({', '.join(names)}) {spelled} ROW({', '.join(values)})"
@@ -144,10 +146,10 @@ class PostgresKeySql:
         return f"({bound} AND ({' OR '.join(alternatives)}))"
 
     def _equal(self, place: int, text: str | None) -> str:
-        name = quote_ident(self.columns[place])
+        name = double_quoted(self.columns[place])
         if text is None:
             return f"{name} IS NULL"
-        space = quote_ident(self.operators[place])
+        space = double_quoted(self.operators[place])
         return f"{name} OPERATOR({space}.=) {self._literal(place, text)}"
 
     def _nullable(self, place: int) -> bool:
@@ -157,13 +159,13 @@ class PostgresKeySql:
 
     def _among(self, nulls: tuple[int, ...], keys: Sequence[Key]) -> str:
         given = [place for place in range(len(self.columns)) if place not in nulls]
-        terms = [f"{quote_ident(self.columns[place])} IS NULL" for place in nulls]
+        terms = [f"{double_quoted(self.columns[place])} IS NULL" for place in nulls]
         if len(given) == 1:
             place = given[0]
-            spelled = f"OPERATOR({quote_ident(self.operators[place])}.=)"
+            spelled = f"OPERATOR({double_quoted(self.operators[place])}.=)"
             values = self._array(place, [key[place] for key in keys])
             wanted = f"SELECT * FROM {self._wanted_keys(given, keys)}" if values is None else values  # noqa: S608
-            terms.append(f"{quote_ident(self.columns[place])} {spelled} ANY ({wanted})")
+            terms.append(f"{double_quoted(self.columns[place])} {spelled} ANY ({wanted})")
         elif given:
             wanted = self._wanted_keys(given, keys)
             terms.append(f"EXISTS (SELECT FROM {wanted} WHERE {self._join_condition(given)})")
@@ -188,7 +190,7 @@ class PostgresKeySql:
 
     def _join_condition(self, places: Sequence[int]) -> str:
         return " AND ".join(
-            f"{self._qualified(place)} OPERATOR({quote_ident(self.operators[place])}.=) "
+            f"{self._qualified(place)} OPERATOR({double_quoted(self.operators[place])}.=) "
             f"{_WANTED}.k{place}"
             for place in places
         )
@@ -217,7 +219,7 @@ class PostgresKeySql:
     # ------------------------------------------------------------------ values
 
     def _qualified(self, place: int) -> str:
-        return f"{self.table}.{quote_ident(self.columns[place])}"
+        return f"{self.table}.{double_quoted(self.columns[place])}"
 
     def _type(self, place: int) -> str:
         return self.schema.columns[self.schema.column_index(self.columns[place])].type_name
@@ -352,12 +354,12 @@ class PostgresChunkSql:
     @property
     def _key(self) -> PostgresKeySql:
         return PostgresKeySql(
-            self.schema, self.key, self.operators, quote_ident(self.schema.table.name)
+            self.schema, self.key, self.operators, double_quoted(self.schema.table.name)
         )
 
     @property
     def _columns(self) -> str:
-        return ", ".join(quote_ident(column.name) for column in self.schema.columns)
+        return ", ".join(double_quoted(column.name) for column in self.schema.columns)
 
     def _range(
         self,
@@ -397,7 +399,7 @@ def _copy(query: str) -> str:
 
 def table_reference(schema: TableSchema, partitioned: bool) -> str:
     """The table in a FROM clause."""
-    name = quote_ident(schema.table.namespace, schema.table.name)
+    name = double_quoted(schema.table.namespace, schema.table.name)
     return name if partitioned else f"ONLY {name}"
 
 

@@ -20,7 +20,8 @@ import numpy as np
 import psycopg
 
 from tidelog.model.records import Bools, Int64s, XidRanges, ranges_of
-from tidelog.sources.postgres.connect import lsn_value, quote_ident
+from tidelog.model.schema import double_quoted
+from tidelog.sources.postgres.connect import lsn_value
 
 Strategy = Literal["table", "message", "snapshot"]
 
@@ -43,7 +44,7 @@ def watermark_statement(strategy: Strategy, watermark_schema: str) -> bytes | No
     if strategy == "message":
         return f"SELECT pg_catalog.pg_logical_emit_message(true, '{WATERMARK_PREFIX}', %s)".encode()
     return (
-        f"INSERT INTO {quote_ident(watermark_schema, WATERMARK_TABLE)} AS w "  # noqa: S608
+        f"INSERT INTO {double_quoted(watermark_schema, WATERMARK_TABLE)} AS w "  # noqa: S608
         f"(id, {WATERMARK_COLUMN}) VALUES (1, %s) "
         f"ON CONFLICT (id) DO UPDATE SET {WATERMARK_COLUMN} = excluded.{WATERMARK_COLUMN}"
     ).encode()

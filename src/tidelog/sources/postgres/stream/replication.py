@@ -31,12 +31,12 @@ from tidelog.codecs.postgres.pgoutput import MAX_MESSAGE_BYTES, lsn_text
 from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.errors import ConnectionLostError, GapError, PreflightError, SourceError, TidelogError
 from tidelog.model.records import Int64s, UInt8s
+from tidelog.model.schema import double_quoted
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.connect import (
     connect_replication,
     lsn_value,
     pin_host,
-    quote_ident,
     quote_literal,
 )
 from tidelog.sources.postgres.encodings import encoded, texts_of
@@ -496,9 +496,9 @@ class ReplicationStream:
         """Send START_REPLICATION from ``position``, a commit's end, which counts as
         acknowledged.
         """
-        names = ",".join(quote_ident(name) for name in publications)
+        names = ",".join(double_quoted(name) for name in publications)
         command = (
-            f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {lsn_text(position)} "
+            f"START_REPLICATION SLOT {double_quoted(slot)} LOGICAL {lsn_text(position)} "
             f"(proto_version '1', messages 'true', publication_names {quote_literal(names)})"
         )
         result = self._command(encoded(self._pgconn, command))

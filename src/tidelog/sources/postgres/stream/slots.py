@@ -43,6 +43,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.model.records import Resume
+from tidelog.model.schema import double_quoted
 from tidelog.ports import SourceId, StateStore
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.connect import (
@@ -50,7 +51,6 @@ from tidelog.sources.postgres.connect import (
     connect_replication,
     limit_lock_wait,
     lsn_value,
-    quote_ident,
     quote_literal,
 )
 from tidelog.sources.postgres.encodings import encoded
@@ -338,7 +338,7 @@ def _set_failover(dsn: str, slot: str) -> None:
     """Set the property with a walsender's command: SQL can't change a slot."""
     pgconn = connect_replication(dsn, purpose="capture")
     try:
-        command = f"ALTER_REPLICATION_SLOT {quote_ident(slot)} (FAILOVER true)"
+        command = f"ALTER_REPLICATION_SLOT {double_quoted(slot)} (FAILOVER true)"
         result = async_results.run_command(pgconn, encoded(pgconn, command))
         if result.status != pq.ExecStatus.COMMAND_OK:
             message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"

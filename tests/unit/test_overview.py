@@ -326,17 +326,16 @@ def test_a_failed_dump_is_reported_once() -> None:
         assert found.problems[0].kind != "dump-failed"
 
 
-def test_a_table_without_a_key_is_no_failed_dump() -> None:
+def test_a_table_that_only_its_replica_identity_gives_a_key_has_copies_with_missing_rows() -> None:
     failed = {"failed": [{"table": "public.t", "reason": NO_KEY}]}
     found = overview(status(**failed, tables=[{"table": "public.t"}]), NOW_MS)
-    assert found.verdict.startswith("All is well")
-    [note] = found.problems
-    assert (note.severity, note.remedy) == (Severity.INFO, "")
-    assert note.sentence == f"public.t is not dumped: {NO_KEY}"
-    assert (
-        "1 table, all captured whole; not dumped, as it has no primary key: public.t"
-        in status_text(found)
+    [problem] = found.problems
+    assert problem.severity is Severity.WARNING
+    assert problem.remedy.startswith("tidelog check CONFIG")
+    assert problem.sentence == (
+        f"public.t is not dumped, so copies lack rows that no change has touched since: {NO_KEY}"
     )
+    assert "1 table; not dumped, as it has no primary key: public.t" in status_text(found)
 
 
 def test_a_table_that_was_renamed_to_what_is_not_captured_names_the_option() -> None:

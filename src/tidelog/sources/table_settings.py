@@ -55,7 +55,10 @@ def keyless_message(dumped: bool) -> str:
             "no primary key: its changes are captured, and a dump reads it whole under one "
             "snapshot; no copy of it can be kept"
         )
-    return "no primary key, and its replica identity is an index: it is captured, and not dumped"
+    return (
+        "no primary key, and its replica identity is an index: it is captured, and not dumped, so "
+        "copies lack rows that no change has touched since"
+    )
 
 
 def unfit_key(

@@ -69,7 +69,8 @@ def test_a_unique_index_becomes_the_replica_identity(
     found = preflight(database, slot="nobody").check()
     fixes = {f.message.partition(":")[0]: f.fix for f in found if f.name == "table public.audit"}
     identity = 'ALTER TABLE "public"."audit" REPLICA IDENTITY USING INDEX "The One";'
-    assert fixes["only inserts and truncates are captured"].startswith(identity)
+    advice = "-- and name its columns in source.keys, else it is not dumped, or give it"
+    assert fixes["only inserts and truncates are captured"].startswith(f"{identity} {advice}")
     assert fixes["no primary key"].endswith('source.keys: {"public.audit": ["at"]}')
     (whole,) = (
         f.fix for f in found if f.name == "table public.log" and "only inserts" in f.message
@@ -80,6 +81,9 @@ def test_a_unique_index_becomes_the_replica_identity(
     assert 'REPLICA IDENTITY USING INDEX "two";' in fixes["only inserts and truncates are captured"]
     assert fixes["no primary key"].endswith('source.keys: {"public.audit": ["a", "b"]}')
     sql.execute(identity)
+    (half,) = (f for f in preflight(database).check() if f.name == "table public.audit")
+    assert half.level == "warning"
+    assert half.message.endswith("not dumped, so copies lack rows that no change has touched since")
     again = preflight(database, keys={"public.audit": ["at"]}).check()
     assert "table public.audit" not in faults(again)
 

@@ -150,6 +150,7 @@ def _tables_answer(tables: Sequence[Table]) -> _Answer:
             text = f"{counted(len(tables), 'table')}; excluded columns: {_list(named, excluding)}"
         if keyless:
             named = [_brief_name(each.table) for each in keyless[:ITEMS_NAMED]]
+            text = text.removesuffix(", all captured whole")
             text += f"; not dumped, as it has no primary key: {_list(named, keyless)}"
         return f"{len(tables):,}", text, None
     named = [

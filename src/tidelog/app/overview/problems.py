@@ -134,12 +134,15 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
             keyless = failed["reason"] == NO_KEY  # which says what to do
             yield problem(
                 "dump-failed",
-                Severity.INFO if keyless else Severity.WARNING,
+                Severity.WARNING,
                 failed["table"],
-                f"{failed['table']} is not dumped: {failed['reason']}"
+                f"{failed['table']} is not dumped, so copies lack rows that no change has touched "
+                f"since: {failed['reason']}"
                 if keyless
                 else f"The dump of {failed['table']} failed: {failed['reason']}",
-                "" if keyless else dump_command(TableName.parse(failed["table"])),
+                "tidelog check CONFIG\nIt prints the line of source.keys."
+                if keyless
+                else dump_command(TableName.parse(failed["table"])),
                 "a-table-of-the-dump-cant-be-dumped",
             )
     for dump in status.get("dumps") or ():

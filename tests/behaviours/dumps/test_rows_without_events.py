@@ -257,7 +257,14 @@ def test_table_that_bears_another_name_for_a_while(make: Make, tables: tuple[str
     assert replay(dumped.events("public.t")).keys() == dumped.source("t", ("id",)).keys()
 
 
-@pytest.mark.parametrize("point", ["unlogged.due", "unlogged.requested", "chunk.after_read"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "unlogged.due",
+        pytest.param("unlogged.requested", marks=pytest.mark.thorough),
+        pytest.param("chunk.after_read", marks=pytest.mark.thorough),
+    ],
+)
 @ways(BINLOG)
 def test_statement_is_made_good_although_capture_dies_before_its_dump_is_read(
     make: Make, point: str

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.check import Preflight
+from tidelog.sources.postgres.preflight.checks import PostgresPreflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 OF_PUBLICATIONS = ("watermark_schema", "strategy", "signal_table")
@@ -36,6 +36,6 @@ def log_reader(
 
 def preflight(
     dsn: str, *, slot: str = "tidelog", tables: Sequence[str] = ("*.*",), **options: Any
-) -> Preflight:
+) -> PostgresPreflight:
     publications = _publications(slot, tables, options, options.get("exclude_columns", ()))
-    return Preflight(dsn, publications, slot=slot, **options)
+    return PostgresPreflight(dsn, publications, slot=slot, **options)

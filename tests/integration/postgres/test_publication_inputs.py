@@ -11,7 +11,7 @@ import pytest
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.catalogue.publication_plan import Planner
+from tidelog.sources.postgres.catalogue.publication_plan import PublicationPlanner
 from tidelog.sources.postgres.connect import connect
 
 pytestmark = pytest.mark.integration
@@ -106,7 +106,7 @@ class Counted(Publications):
 
     looks = 0
 
-    def planner(self, connection: Connection) -> Planner:
+    def planner(self, connection: Connection) -> PublicationPlanner:
         self.looks += 1
         return super().planner(connection)
 

@@ -29,13 +29,13 @@ from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
-from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.digests import PostgresDigests, PostgresEstimates
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.chunks.sql import key_texts
 from tidelog.sources.postgres.connect import CATALOGUE_SETTINGS, connect
 from tidelog.sources.postgres.errors import translate_errors
+from tidelog.sources.postgres.preflight.checks import PostgresPreflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import check_same
@@ -231,7 +231,7 @@ class PostgresKind:
         return NoSchemaNotes()
 
     def check(self) -> list[Finding]:
-        return Preflight(
+        return PostgresPreflight(
             self._dsn,
             self._publications,
             slot=self._source.slot,

@@ -31,6 +31,8 @@ from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.encodings import adapt, set_database_encoding
 from tidelog.sources.postgres.errors import connection_error, note_reached
 
+Connection = psycopg.Connection[tuple[Any, ...]]
+
 # Hosts.
 
 _Connection = TypeVar("_Connection")

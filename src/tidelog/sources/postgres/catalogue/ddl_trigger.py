@@ -21,8 +21,7 @@ from collections.abc import Iterator
 from tidelog.model.schema import double_quoted
 from tidelog.sources.findings import SUPERUSER, Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.check_tables import Connection
-from tidelog.sources.postgres.connect import quote_literal
+from tidelog.sources.postgres.connect import Connection, quote_literal
 
 DDL_PREFIX = "tidelog.ddl"
 """The prefix of the logical messages."""

@@ -9,18 +9,16 @@ role add code to it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 
 from tidelog.model.schema import TableName, double_quoted
 from tidelog.ports import UnsupportedReason
 from tidelog.sources.postgres.catalogue.identity import watermarks_refused
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
+from tidelog.sources.postgres.connect import Connection
 
 # Whether the watermark table is safe to write to.
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 # By schema, and by the table in it; only the schema if there is no such table yet.
 _OWNERS = """

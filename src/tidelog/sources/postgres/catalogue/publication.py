@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 import psycopg
 
@@ -38,7 +37,7 @@ from tidelog.sources.postgres.catalogue.metadata_tables import (
     signal_columns,
 )
 from tidelog.sources.postgres.catalogue.publication_plan import (
-    Planner,
+    PublicationPlanner,
     PublicationStep,
     PublicationView,
     PublishedTable,
@@ -49,7 +48,7 @@ from tidelog.sources.postgres.catalogue.publication_plan import (
 from tidelog.sources.postgres.catalogue.storage import FIRST_USER_OID
 from tidelog.sources.postgres.catalogue.tables import matching_tables
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_TABLE, Strategy
-from tidelog.sources.postgres.connect import quote_literal
+from tidelog.sources.postgres.connect import Connection, quote_literal
 from tidelog.sources.postgres.errors import translate_errors
 
 _NAMESPACES_SINCE = 150_000
@@ -140,8 +139,6 @@ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartitio
   AND n.nspname = ANY (%s)
 """
 
-Connection = psycopg.Connection[tuple[Any, ...]]
-
 
 class Publications:
     """Keeps both publications in line with the table patterns. Thread-safe; has no connection of
@@ -198,7 +195,7 @@ class Publications:
         """The tables of the catalogue that match now, sorted."""
         return list(self.planner(connection).view.captured)
 
-    def planner(self, connection: Connection) -> Planner:
+    def planner(self, connection: Connection) -> PublicationPlanner:
         """The current state and the steps to do, by a few queries for any number of tables."""
         publications = publications_now(connection, self.names)
         captured = matching_tables(
@@ -225,7 +222,9 @@ class Publications:
             may_create=row[0],
             logs_generated=connection.info.server_version >= GENERATED_VERSION,
         )
-        return Planner(view, self.name, self.inserts_name, self.slot, self._exclude_columns)
+        return PublicationPlanner(
+            view, self.name, self.inserts_name, self.slot, self._exclude_columns
+        )
 
     def members(self, connection: Connection) -> dict[str, set[TableName]]:
         """Tables by publication; only publications that exist."""
@@ -393,7 +392,7 @@ class Publications:
             stated = UnsupportedReason(step.why, " ".join(step.statements))
             self._add_refused(table.table, why.get(table.relation_id) or stated)
 
-    def _note_problems(self, planner: Planner) -> None:
+    def _note_problems(self, planner: PublicationPlanner) -> None:
         self.inserts_only = {
             table: UnsupportedReason(trouble.why, trouble.remedy)
             for table, trouble in _identity_problems(planner.view).items()

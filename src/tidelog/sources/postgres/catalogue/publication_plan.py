@@ -1,26 +1,23 @@
 """Reads the publications, and plans the steps to publish every captured table correctly.
 
 `Publications.sync` runs the steps that Tidelog may do; `tidelog check` and errors print the others
-as SQL. Each step comes after those that it needs. `Planner` itself does no I/O.
+as SQL. Each step comes after those that it needs. `PublicationPlanner` itself does no I/O.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import psycopg
+from typing import Literal
 
 from tidelog.model.patterns import matching_columns
 from tidelog.model.schema import TableName, double_quoted
 from tidelog.ports import LeftOutColumns
 from tidelog.sources.postgres.catalogue.identity import ReplicaIdentity
-from tidelog.sources.postgres.connect import quote_literal
+from tidelog.sources.postgres.connect import Connection, quote_literal
 
 # The publications' options, owners and tables.
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 # The comment of a publication that a capture owns; the slot's name follows it.
 MANAGED = "managed by tidelog"
@@ -201,7 +198,7 @@ class PublicationStep:
 
 
 @dataclass
-class Planner:
+class PublicationPlanner:
     """Plans the steps for two publications.
 
     Args:

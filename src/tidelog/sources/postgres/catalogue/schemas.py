@@ -19,14 +19,13 @@ from tidelog.codecs.postgres.pgoutput import RelationSeen
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema, struct_of
 from tidelog.sources.postgres.catalogue.identity import identities
+from tidelog.sources.postgres.connect import Connection
 from tidelog.sources.table_settings import (
     ColumnExclusion,
     settings_version,
     surrogate_key,
     unfit_key,
 )
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 WIRE_FORMAT = "pgoutput"
 

@@ -32,6 +32,7 @@ from tidelog.sources.postgres.catalogue.storage import (
 from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.connect import (
     CATALOGUE_SETTINGS,
+    Connection,
     connect,
     lsn_value,
 )
@@ -40,7 +41,6 @@ from tidelog.sources.ranges import only_condition_errors
 
 # Changes of the catalogue.
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 # Hashed as text: there is no cast from xid to a number, and age() moves with every transaction for
 # rows that initdb wrote.

@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import psycopg
 from psycopg import pq
@@ -38,10 +37,8 @@ from tidelog.sources.postgres.chunks.reader import (
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
 from tidelog.sources.postgres.chunks.sql import require_plain
 from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
-from tidelog.sources.postgres.connect import connect, connect_replication, lsn_value
+from tidelog.sources.postgres.connect import Connection, connect, connect_replication, lsn_value
 from tidelog.sources.postgres.stream.standby import in_recovery, who_is_open
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 POLL_S = 0.02
 CANCEL_TIMEOUT_S = 5.0

@@ -35,7 +35,7 @@ from tidelog.sources.postgres.chunks.watermarks import (
     emission_point,
     read_snapshot,
 )
-from tidelog.sources.postgres.connect import connect
+from tidelog.sources.postgres.connect import Connection, connect
 from tidelog.sources.postgres.encodings import encoded
 
 _TEXT, _VARCHAR = 25, 1043
@@ -244,7 +244,6 @@ class PostgresDigests:
 
 # Estimates.
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 SAMPLED_PAGES = 200  # read from a table that was never analysed: about 1.6 MB
 SAMPLED_LEAVES = 10  # partitions read of such a table; the others count as equally dense

@@ -22,20 +22,17 @@ import struct
 from typing import Any
 
 import numpy as np
-import psycopg
 
 from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.errors import PreflightError, SourceChangedError
 from tidelog.model.records import Int64s, Resume, UInt8s
 from tidelog.ports import LastTransaction, SourceId
 from tidelog.sources.postgres.chunks.watermarks import Strategy
-from tidelog.sources.postgres.connect import lsn_value
+from tidelog.sources.postgres.connect import Connection, lsn_value
 from tidelog.sources.postgres.stream.replication import EPOCH_2000_S, ReplicationStream
 from tidelog.sources.postgres.stream.standby import check_standby, in_recovery
 
 MIN_VERSION = 14
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 def check_server(sql: Connection, strategy: Strategy) -> None:

@@ -48,6 +48,7 @@ from tidelog.ports import SourceId, StateStore
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.connect import (
     APPLICATION,
+    Connection,
     connect_replication,
     limit_lock_wait,
     lsn_value,
@@ -67,7 +68,6 @@ logger = logging.getLogger(__name__)
 
 # The slot's owner.
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 SLOT_KEY = "source-slot"
 """The state key. Its document: ``slot``, ``log`` (the event log's generation), ``publications``

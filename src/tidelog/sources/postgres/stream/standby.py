@@ -16,18 +16,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
-
-import psycopg
+from typing import Literal
 
 from tidelog.errors import PreflightError, TidelogError
 from tidelog.sources.postgres.chunks.watermarks import Strategy
-from tidelog.sources.postgres.connect import quote_literal
+from tidelog.sources.postgres.connect import Connection, quote_literal
 from tidelog.sources.postgres.errors import translate_errors
 
 logger = logging.getLogger(__name__)
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 STANDBY_MIN_VERSION = 16
 HINT_AFTER_S = 5.0

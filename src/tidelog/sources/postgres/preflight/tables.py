@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import psycopg
-
 from tidelog.errors import ExcludedKeyError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema, double_quoted
@@ -25,13 +23,12 @@ from tidelog.sources.postgres.catalogue.publication import (
     PublishedTable,
     foreign_warning,
 )
-from tidelog.sources.postgres.catalogue.publication_plan import Planner, PublicationStep
+from tidelog.sources.postgres.catalogue.publication_plan import PublicationPlanner, PublicationStep
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
+from tidelog.sources.postgres.connect import Connection
 from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
 
 # Queries that the checks share.
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 def one_row(connection: Connection, query: str, arguments: Sequence[Any] = ()) -> tuple[Any, ...]:
@@ -103,8 +100,8 @@ ORDER BY 1, 2
 SHOWN = 3  # reasons, or tables, shown, of many
 
 
-class TableChecks:
-    """Parts of a `Preflight`.
+class PostgresTableChecks:
+    """Parts of a `PostgresPreflight`.
 
     Args:
         publications: the captured tables, and how they are published.
@@ -293,7 +290,7 @@ def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding
 
 
 class PublicationChecks:
-    """Parts of a `Preflight`.
+    """Parts of a `PostgresPreflight`.
 
     Args:
         publications: the publications as they should be.
@@ -409,7 +406,7 @@ class PublicationChecks:
             )
 
     def _publication_findings(
-        self, planner: Planner, steps: Sequence[PublicationStep]
+        self, planner: PublicationPlanner, steps: Sequence[PublicationStep]
     ) -> Iterator[Finding]:
         fixes = [step for step in steps if step.kind == "fix"]
         for name in self._publications.names:
@@ -427,7 +424,7 @@ class PublicationChecks:
             yield Finding("publication", "ok", text)
 
     def _statements(
-        self, connection: Connection, planner: Planner, steps: Sequence[PublicationStep]
+        self, connection: Connection, planner: PublicationPlanner, steps: Sequence[PublicationStep]
     ) -> list[str]:
         """The SQL of these steps, and the statements that let capture do the rest."""
         user = double_quoted(connection.info.user)
@@ -452,7 +449,7 @@ class PublicationChecks:
             ]
         return found
 
-    def _to_be_added(self, planner: Planner) -> list[TableName]:
+    def _to_be_added(self, planner: PublicationPlanner) -> list[TableName]:
         """Metadata tables that don't exist yet, or are not in the publication."""
         watermark, signals = self._publications.watermark, self._publications.signals
         wanted = [watermark] if self._publications.strategy == "table" else []
@@ -509,7 +506,9 @@ class PublicationChecks:
             of = role if found.remedy.startswith("ALTER") else ""
             yield Finding(f"table {table}", "warning", text, found.remedy, of, by_hand=True)
 
-    def _capture_publishes_updates(self, planner: Planner, table: PublishedTable) -> bool:
+    def _capture_publishes_updates(
+        self, planner: PublicationPlanner, table: PublishedTable
+    ) -> bool:
         """Return True if capture itself publishes the updates once the table has an identity."""
         states = planner.view.publications
         return (
@@ -520,7 +519,7 @@ class PublicationChecks:
         )
 
 
-def _move_sql(planner: Planner, table: PublishedTable) -> list[str]:
+def _move_sql(planner: PublicationPlanner, table: PublishedTable) -> list[str]:
     return [
         f"ALTER PUBLICATION {double_quoted(planner.inserts_name)} DROP TABLE {table.target};",
         f"ALTER PUBLICATION {double_quoted(planner.name)} ADD TABLE {table.target};",

@@ -25,15 +25,14 @@ from tidelog.sources.findings import (
 from tidelog.sources.postgres.catalogue import ddl_trigger
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
-from tidelog.sources.postgres.check_tables import (
-    Connection,
+from tidelog.sources.postgres.connect import Connection, connect, quote_literal
+from tidelog.sources.postgres.errors import translate_errors
+from tidelog.sources.postgres.preflight.tables import (
+    PostgresTableChecks,
     PublicationChecks,
-    TableChecks,
     one_row,
     setting_of,
 )
-from tidelog.sources.postgres.connect import connect, quote_literal
-from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import MIN_VERSION
 from tidelog.sources.postgres.stream.slots import SlotOwner, find_slot, reader_of
@@ -169,7 +168,7 @@ DECODING_MEMORY_BYTES = 256 << 20
 _PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
 
 
-class Preflight:
+class PostgresPreflight:
     """Checks a source. Args as `PostgresLogReader`'s, and ``owner``: the slot's owner, which knows
     its event log's generation, or that there is none yet; None: the slot's owner is not checked.
     """
@@ -189,7 +188,7 @@ class Preflight:
         self._slot = slot
         self._publications = publications
         self._published = PublicationChecks(publications)
-        self._tables = TableChecks(
+        self._tables = PostgresTableChecks(
             publications, PostgresSchemaFinder(keys, publications.names, exclude_columns)
         )
 

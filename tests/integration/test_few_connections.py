@@ -19,7 +19,7 @@ from tidelog.config import Config, parse_config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.mysql.preflight import checks as mysql_checks
-from tidelog.sources.postgres import check as postgres_checks
+from tidelog.sources.postgres.preflight import checks as postgres_checks
 
 pytestmark = pytest.mark.integration
 

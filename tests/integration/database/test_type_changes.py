@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.payloads import table_schema
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.outputs.database.dialect import RowsRefusedError
 from tidelog.outputs.database.mysql import MySql
-from tidelog.outputs.database.postgres import Postgres
+from tidelog.outputs.database.postgres import Postgres, PostgresSession
 from tidelog.outputs.database.tables import Tables
 
 pytestmark = pytest.mark.integration
@@ -86,3 +88,17 @@ def test_postgres(postgres18: PostgresServer, key: bool) -> None:
 def test_mysql(mysql_family: MySqlFamilyServer, mysql_family_database: str, key: bool) -> None:
     check_statements(MySql(mysql_family.dsn()), mysql_family_database, key)
     mysql_family.drop_database(f"{mysql_family_database}_own")
+
+
+def test_a_value_that_its_column_can_not_take_is_reported_with_the_column(database: str) -> None:
+    """As jsonb in a column that was text[]: both are delivered as text."""
+    session = PostgresSession(database, "test")
+    try:
+        session.rows('CREATE TABLE public.t ("a" text, "a: b" text[])')
+        rows = pa.RecordBatch.from_pydict({"a": ["{x}"], "a: b": ['["secret"]']})
+        session.begin()
+        with pytest.raises(RowsRefusedError) as refused:
+            session.load("public.t", ["a", "a: b"], rows)
+        assert refused.value.reason == "InvalidTextRepresentation (22P02) column a: b"
+    finally:
+        session.close()

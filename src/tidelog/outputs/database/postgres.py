@@ -113,7 +113,7 @@ class PostgresSession:
                 copy.write(texts.lines(written))
             self._connection.execute(b"SET LOCAL statement_timeout = 0")
         except psycopg.Error as error:
-            raise _failed("COPY", error) from None
+            raise _failed("COPY", error, columns) from None
 
     def stage(self, layout: TableLayout, columns: Sequence[str]) -> str:
         listed = ", ".join(f"{double_quoted(name)} {layout.types[name]}" for name in columns)
@@ -147,14 +147,27 @@ _OF_VALUES = ("22", "23", _TOO_LONG, _RAISED)
 _OF_RIGHTS_AND_NAMES = ("0A", "28", "3D", "3F", "42")
 
 
-def _failed(what: str, error: psycopg.Error) -> TidelogError:
-    """Returns our error, without cell values: for errors of values only the name."""
+def _copied_column(error: psycopg.Error, columns: Sequence[str]) -> str | None:
+    """Returns the column whose value COPY refused. The context is `COPY t, line 1, column c: "…"`;
+    None where the server's messages are translated.
+    """
+    context = error.diag.context or ""
+    start = re.match(r"COPY \S+, line \d+, column ", context)
+    rest = context[start.end() :] if start else ""
+    return max((name for name in columns if rest.startswith(f"{name}: ")), key=len, default=None)
+
+
+def _failed(what: str, error: psycopg.Error, copied: Sequence[str] = ()) -> TidelogError:
+    """Returns our error, without cell values: for errors of values only the name.
+
+    ``copied``: the columns of a COPY.
+    """
     state = error.sqlstate or ""
     if state.startswith(_OF_VALUES):
         where = [
             f"{part} {name}"
             for part, name in (
-                ("column", error.diag.column_name),
+                ("column", error.diag.column_name or _copied_column(error, copied)),
                 ("constraint", error.diag.constraint_name),
             )
             if name

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import psycopg
+from tests.support.postgres_parts import publication_sql
 
 from benchmarks.table import Row, show
 from tidelog.capture.catalogue_watch import CatalogueWatch
@@ -51,7 +52,7 @@ def main() -> None:
                     sql.execute(";".join(f"CREATE TABLE t{n} ({_COLUMNS})" for n in numbers))
                 sql.execute("CREATE SCHEMA tidelog")
                 names = ", ".join(f"t{n}" for n in range(tables))
-                for statement in Publications("tidelog", ["none.*"]).set_up(sql):
+                for statement in publication_sql(Publications("tidelog", ["none.*"]), sql):
                     sql.execute(statement.encode())
                 sql.execute(f"ALTER PUBLICATION tidelog ADD TABLE {names}".encode())
                 sql.execute("VACUUM ANALYZE")

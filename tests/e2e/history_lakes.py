@@ -22,12 +22,11 @@ from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from tests.support import delta_readers, iceberg_readers
-from tests.support.iceberg_sql import SPARK_OF_ICEBERG, iceberg_sql_jars
+from tests.support.iceberg_sql import SPARK_OF_ICEBERG, iceberg_sql_jars, spark_catalog_conf
 from tests.support.oracle.history import HistoryError
 from tests.support.oracle.workload import Table
 from tests.support.postgres_jdbc import jdbc_uri, postgres_jdbc_jar
 
-from tidelog.outputs.lake.iceberg.output import spark_catalog_conf
 from tidelog.spark import spark_session
 from tidelog.spark.sessions.versions import SPARK_VERSION
 

@@ -4,6 +4,7 @@ built for one Spark; the output needs none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tidelog.spark.sessions.jars import ICEBERG_VERSION
@@ -24,3 +25,14 @@ def iceberg_sql_jars() -> list[Path]:
     have: a session gets the ones or the others.
     """
     return fetch((_JAR,), "Iceberg's jar for Spark")
+
+
+def spark_catalog_conf(name: str, catalog: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings by which Spark's SQL knows an output's catalog as ``name``, where
+    Iceberg has a library for this Spark.
+    """
+    key = f"spark.sql.catalog.{name}"
+    conf = {key: "org.apache.iceberg.spark.SparkCatalog"}
+    conf |= {f"{key}.{option}": value for option, value in catalog.items()}
+    # What is committed has to be read from the catalog, not from memory.
+    return conf | {f"{key}.cache-enabled": "false"}

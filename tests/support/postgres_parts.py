@@ -7,6 +7,7 @@ from typing import Any
 
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.connect import Connection
 from tidelog.sources.postgres.preflight.checks import PostgresPreflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
@@ -20,6 +21,11 @@ def _publications(
     own = {name: options.pop(name) for name in OF_PUBLICATIONS if name in options}
     name = options.pop("publication", "tidelog")
     return Publications(name, tables, slot=slot, exclude_columns=exclude_columns, **own)
+
+
+def publication_sql(publications: Publications, connection: Connection) -> list[str]:
+    """The SQL that publishes what is not published; empty if all is."""
+    return [sql for step in publications.planner(connection).steps() for sql in step.statements]
 
 
 def log_reader(

@@ -270,11 +270,6 @@ def decode(
     )
 
 
-def decoded_fields(schema: TableSchema) -> list[pa.Field]:
-    """The Arrow fields that rows of ``schema`` decode to."""
-    return project(schema, None).fields
-
-
 def ops(kind: UInt8s) -> pa.Array:
     """string[n], the op of each record's kind."""
     bounds = np.arange(len(kind) + 1, dtype=np.int32)

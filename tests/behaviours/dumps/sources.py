@@ -15,6 +15,7 @@ import psycopg
 from tests.behaviours.dumps import ledger
 from tests.behaviours.dumps.ledger import Change, Key
 from tests.integration.windows.live import LOCALLY
+from tests.support.postgres_parts import publication_sql
 
 from tidelog.demo.servers.postgres import PostgresServer, drop_slot
 from tidelog.sources.postgres.catalogue.publication import Publications
@@ -190,7 +191,7 @@ class PostgresSource:
         publications = Publications(
             "tidelog", tables, strategy="snapshot", signal_table=signals, slot=self.database
         )
-        for statement in publications.set_up(sql):
+        for statement in publication_sql(publications, sql):
             sql.execute(statement)
 
     def is_captured(self, sql: Any, table: str) -> bool:

@@ -185,7 +185,7 @@ class Copy:
         return self.scene.spark.read.format("delta").load(str(path)).collect()
 
     def _iceberg(self, section: Section) -> Any:
-        from tidelog.outputs.lake.iceberg.output import spark_catalog_conf
+        from tests.support.iceberg_sql import spark_catalog_conf
 
         session = self.scene.spark.newSession()
         place = str(self.scene.shop.root / section["path"])

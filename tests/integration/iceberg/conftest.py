@@ -10,10 +10,10 @@ import pytest
 from tests.integration.spark.conftest import *  # noqa: F403 - its fixtures
 from tests.integration.spark.conftest import Lake
 from tests.support.build_log import BuiltLog
-from tests.support.iceberg_sql import SPARK_OF_ICEBERG
+from tests.support.iceberg_sql import SPARK_OF_ICEBERG, spark_catalog_conf
 
 from tidelog.model.schema import TableName, backticked
-from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput, spark_catalog_conf
+from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.sessions.versions import SPARK_VERSION
 

@@ -26,8 +26,7 @@ from tests.integration.spark.test_native_types import (
 )
 from tests.support.delta_readers import rows_of
 from tests.support.iceberg_readers import by_duckdb, by_pyiceberg
-
-from tidelog.outputs.lake.iceberg.output import spark_catalog_conf
+from tests.support.iceberg_sql import spark_catalog_conf
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.thorough]
 

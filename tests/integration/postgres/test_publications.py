@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
-from tests.support.postgres_parts import preflight
+from tests.support.postgres_parts import preflight, publication_sql
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
@@ -176,7 +176,7 @@ def test_owner_fixes_what_loses_changes_and_dumps_the_tables(
     sql.execute(statements.encode())
     assert shared.sync(sql) == lost
     assert shared.sync(sql) == []
-    assert shared.set_up(sql) == []
+    assert publication_sql(shared, sql) == []
     if not why.endswith("is not published"):
         assert [r.message for r in caplog.records if r.levelno >= logging.WARNING] == [
             f"{why}: fixed"

@@ -10,6 +10,7 @@ import numpy as np
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
+from tests.support.postgres_parts import publication_sql
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
@@ -85,7 +86,7 @@ def source(server: PostgresServer) -> Iterator[Source]:
     with psycopg.connect(dsn, autocommit=True) as sql:
         sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
         sql.execute("INSERT INTO t SELECT g, 'old' FROM generate_series(1, 10) g")
-        set_up = Publications("tidelog", ["public.*"], strategy="snapshot").set_up(sql)
+        set_up = publication_sql(Publications("tidelog", ["public.*"], strategy="snapshot"), sql)
         for statement in set_up:
             sql.execute(statement.encode())
         sql.execute("VACUUM t")

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 from tests.behaviours.outputs import activity_files, api, kafka_topics, search_index
 from tests.behaviours.outputs.database_tables import dialect, live_rows
 from tests.support.faulty_network import on_the_way
-from tests.support.iceberg_sql import SPARK_OF_ICEBERG
+from tests.support.iceberg_sql import SPARK_OF_ICEBERG, spark_catalog_conf
 from tests.support.s3 import S3Server, hadoop_aws_jars
 
 from tidelog.outputs.opensearch.indices import index_name
@@ -155,7 +155,6 @@ class Places:
         metadata = self._root / "lake/public/t/metadata"
 
         def read(spark: Any) -> Any:
-            from tidelog.outputs.lake.iceberg.output import spark_catalog_conf
 
             session = spark.newSession()
             catalog = {"type": "hadoop", "warehouse": str(self._root / "lake")}

@@ -219,9 +219,6 @@ def test_what_we_write_is_read_by_others_and_written_on(
     more = {"id": 200, "v": None, "t": None, "n": None, "_version": 200, "c": Decimal("1.50")}
     table.append([more])
     expected = [{**row, "c": None} for row in alive] + [more]
-    if mapped:
-        table.define(table.definition.with_new_physical_column("v"))
-        expected = [{**row, "v": None} for row in expected]
     table.checkpoint()
     assert table.read(spark) == [dict(sorted(row.items())) for row in expected]
 

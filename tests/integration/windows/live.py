@@ -22,6 +22,7 @@ import pytest
 from tests.integration.postgres.conftest import UNCHANGED, tuple_values
 from tests.support.oracle.images import hexadecimal, is_row_image, parse_row_images
 from tests.support.oracle.values import UNCHANGED as ABSENT
+from tests.support.postgres_parts import publication_sql
 
 from tidelog import app
 from tidelog.capture.catalogue_watch import SHAPES_KEY
@@ -206,7 +207,7 @@ class Live:
         if self.watermarks == "snapshot":
             slot = self.dsn.rsplit("/", 1)[1]
             publications = Publications("tidelog", ["public.*"], strategy="snapshot", slot=slot)
-            for statement in publications.set_up(self.sql):
+            for statement in publication_sql(publications, self.sql):
                 self.sql.execute(statement.encode())
         text = f"""
 source: {{kind: postgres, url: "{self.url or self.dsn}", tables: ["public.*"],

@@ -14,6 +14,7 @@ from tests.support.oracle.dumps import Seen
 from tests.support.oracle.pgoutput import parse_stream
 from tests.support.oracle.values import Change, Key, Row, Transaction
 from tests.support.oracle.workload import AUDIT, Table
+from tests.support.postgres_parts import publication_sql
 
 from tidelog.config import Config
 from tidelog.config.source import PostgresSourceSection
@@ -84,7 +85,7 @@ class PostgresOracle:
             source.publication_name, source.tables, strategy="snapshot", slot=source.slot
         )
         with connect(self._dsn, purpose="publication") as connection:
-            while statements := publications.set_up(connection):
+            while statements := publication_sql(publications, connection):
                 for statement in statements:
                     connection.execute(statement.encode())
 

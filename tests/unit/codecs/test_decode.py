@@ -15,7 +15,7 @@ from tests.support.payloads import (
     update,
 )
 
-from tidelog.codecs.decode import decode, decoded_fields
+from tidelog.codecs.decode import decode, project
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind
 
@@ -62,7 +62,7 @@ def test_every_kind_of_record_gives_its_op_and_images() -> None:
     assert decoded.xid.to_pylist() == [700] * 7
     for struct in (decoded.before, decoded.after):
         struct.validate(full=True)
-        assert struct.type == pa.struct(decoded_fields(SCHEMA))
+        assert struct.type == pa.struct(project(SCHEMA).fields)
 
 
 def test_unchanged_toast_is_missing_without_a_full_old_image() -> None:
@@ -163,7 +163,7 @@ def test_rows_of_an_older_version_take_the_types_of_a_newer(
     records = record_batch([(Kind.INSERT, insert(["1", text])), (Kind.INSERT, insert(["2", None]))])
     decoded = decode(records, old, target=new)
     assert decoded.after is not None
-    assert decoded.after.type == pa.struct(decoded_fields(new))
+    assert decoded.after.type == pa.struct(project(new).fields)
     first, second = decoded.after.to_pylist()
     assert (str(first["v"]) if isinstance(value, str) else first["v"]) == value
     assert (first["added"], first["id"]) == (None, 1)

@@ -24,7 +24,6 @@ VALID = 3  # address of bool[n]; 0: all are valid
 LEAD, LEAD_SIZE = 4, 5
 OPENING, OPENING_SIZE = 6, 7
 CLOSING, CLOSING_SIZE = 8, 9
-FIELDS = 10
 
 # Kinds.
 NUMBERS = 0

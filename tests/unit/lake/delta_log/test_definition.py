@@ -198,18 +198,6 @@ def test_members_of_a_struct_come_and_widen(mapped: bool) -> None:
         assert wide.metadata.configuration["delta.columnMapping.maxColumnId"] == "5"
 
 
-def test_a_column_that_begins_again() -> None:
-    before = table(column_mapping=True).with_type("id", LongType())
-    after = before.with_new_physical_column("id")
-    assert list(columns(after)) == ["id", "v"]
-    assert physical(after)["id"][0] == 3
-    assert physical(after)["id"][1] not in {name for _, name in physical(before).values()}
-    assert "delta.typeChanges" not in columns(after)["id"]["metadata"]
-    assert columns(after)["id"]["nullable"] is True
-    assert after.metadata.configuration["delta.columnMapping.maxColumnId"] == "3"
-    assert physical(after)["v"] == physical(before)["v"]
-
-
 def test_only_what_differs_is_an_action() -> None:
     before = table()
     assert before.changes(before) == []

@@ -116,23 +116,6 @@ class TableDefinition:
             domains={**self.domains, _CLUSTERING: text},
         )
 
-    def with_new_physical_column(self, name: str) -> TableDefinition:
-        """Returns the table with column ``name`` NULL in all rows from now on: files have its old
-        values under another name. For tables with column mapping; not for a column of partitions or
-        clusters.
-        """
-        largest = int(self.metadata.configuration[_LARGEST_ID])
-        columns: list[Column] = []
-        for each in self._columns:
-            if each["name"] != name:
-                columns.append(each)
-                continue
-            bare = {key: v for key, v in each["metadata"].items() if key != _TYPE_CHANGES}
-            fresh = {**each, "nullable": True, "metadata": bare}
-            renewed, largest = _assign_ids(fresh, largest, _new_name)
-            columns.append(renewed)
-        return self._with(columns=columns, properties={_LARGEST_ID: str(largest)})
-
     # ------------------------------------------------------------------
 
     @property

@@ -182,14 +182,3 @@ def _expire(tables: Sequence[IcebergTable], before_ms: int) -> None:
         except Exception as error:  # noqa: BLE001 - whatever the library raises
             reason = error if isinstance(error, TidelogError) else reason_of(error)
             logger.warning("%s: old snapshots were not removed: %s", copy.location, reason)
-
-
-def spark_catalog_conf(name: str, catalog: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings by which Spark's SQL knows an output's catalog as ``name``, where
-    Iceberg has a library for this Spark.
-    """
-    key = f"spark.sql.catalog.{name}"
-    conf = {key: "org.apache.iceberg.spark.SparkCatalog"}
-    conf |= {f"{key}.{option}": value for option, value in catalog.items()}
-    # What is committed has to be read from the catalog, not from memory.
-    return conf | {f"{key}.cache-enabled": "false"}

@@ -233,10 +233,6 @@ class Publications:
     def exist(self, connection: Connection) -> bool:
         return len(self.members(connection)) == len(self.names)
 
-    def set_up(self, connection: Connection) -> list[str]:
-        """The SQL that publishes what is not published; empty if all is."""
-        return [sql for step in self.planner(connection).steps() for sql in step.statements]
-
     def _published_tables(
         self, connection: Connection, names: Collection[TableName], generated: bool
     ) -> dict[TableName, PublishedTable]:

@@ -118,6 +118,17 @@ def test_view_on_a_terminal_shows_tables_and_escapes_markup(
         assert expected in text
 
 
+def test_a_screen_shows_the_first_of_many_differing_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = FakeTerminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "200")
+    keys = [[f"k{n:03}"] for n in range(300)]
+    terminal.show({"tables": [{"table": "public.t", "keys": keys}]}, as_json=False)
+    shown = " ".join(screen.getvalue().split())
+    assert "['k009'] and 290 more (--json)" in shown
+    assert "k010" not in shown
+
+
 PLANNED = {
     "tables": [
         {

@@ -232,8 +232,14 @@ def _text(name: str, value: Any) -> str:
     return printable(str(value))
 
 
+KEYS_SHOWN = 10
+"""How many of a copy's differing keys a screen shows."""
+
+
 def _screen_text(name: str, value: Any) -> str:
-    """As `_text`, with commas in the numbers of rows and the like."""
+    """As `_text`, with commas in the numbers of rows and the like, and only the first keys."""
+    if name == "keys" and isinstance(value, (list, tuple)) and len(value) > KEYS_SHOWN:
+        return f"{_text(name, value[:KEYS_SHOWN])} and {len(value) - KEYS_SHOWN:,} more (--json)"
     counted = isinstance(value, int) and not isinstance(value, bool)
     if counted and any(word in name for word in ("rows", "records", "events", "superseded")):
         return f"{value:,}"

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -452,8 +453,25 @@ class OutputLoop:
         missing = output.unregistered_tables() if isinstance(output, RegisteringOutput) else {}
         if not isinstance(output, RejectingOutput):
             return LeftOutTables(unregistered=dict(missing))
-        left_out, keyless = output.left_out_tables(), output.keyless_tables()
-        return LeftOutTables(dict(left_out), dict(keyless), dict(missing))
+        captured = self._options.captured
+        return LeftOutTables(
+            captured_alone(output.left_out_tables(), captured),
+            captured_alone(output.keyless_tables(), captured),
+            dict(missing),
+        )
+
+
+def captured_alone(
+    messages: Mapping[str, str], captured: Callable[[], Collection[str] | None]
+) -> dict[str, str]:
+    """Returns ``messages``, by table, without those of tables that the source has no longer: what
+    an output lacks of them never comes. ``captured``: see `LoopOptions`.
+    """
+    tables = None
+    if messages:
+        with suppress(TidelogError):  # the state store is away
+            tables = captured()
+    return {name: text for name, text in messages.items() if tables is None or name in tables}
 
 
 def _error_to_raise(error: Exception) -> TidelogError:

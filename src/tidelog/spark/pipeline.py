@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -22,7 +22,13 @@ from tidelog.ports import Output, RejectingOutput, WriteLease
 from tidelog.spark.datasource.segment_rows import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import prepare_workers
 from tidelog.spark.output_loop import BatchProgress as BatchProgress
-from tidelog.spark.output_loop import LeftOutTables, LoopCallbacks, OutputLoop, RunningBatch
+from tidelog.spark.output_loop import (
+    LeftOutTables,
+    LoopCallbacks,
+    OutputLoop,
+    RunningBatch,
+    captured_alone,
+)
 from tidelog.spark.output_loop import LoopOptions as LoopOptions
 from tidelog.spark.sessions.errors import SparkGoneError
 from tidelog.system.processes import unix_ms
@@ -251,7 +257,7 @@ def run_pipeline(
         loop.prepare()
     group.run(loops, stop or threading.Event())
     if options.once:
-        _raise_if_left_out(outputs)
+        _raise_if_left_out(outputs, options.captured)
     return min(loop.done for loop in loops)
 
 
@@ -281,10 +287,13 @@ def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], outpu
     log.check_offsets(*sorted(offsets), who=f"output {output.name}")
 
 
-def _raise_if_left_out(outputs: Sequence[Output]) -> None:
+def _raise_if_left_out(
+    outputs: Sequence[Output], captured: Callable[[], Collection[str] | None]
+) -> None:
     """Raises TableLeftOutError if tables were left out; the others were delivered."""
     rejecting = [each for each in outputs if isinstance(each, RejectingOutput)]
-    found = [text for each in rejecting for text in each.left_out_tables().values()]
+    left_out = [captured_alone(each.left_out_tables(), captured) for each in rejecting]
+    found = [text for each in left_out for text in each.values()]
     if found:
         raise TableLeftOutError("; ".join(found))
 

@@ -364,6 +364,16 @@ def test_which_tables_are_left_out_is_reported_before_the_first_batch(scene: Sce
     assert told == [("kept", left_out)]
 
 
+@pytest.mark.parametrize("captured", ["public.x", "public.y"])
+def test_nobody_misses_a_table_that_the_source_has_no_longer(scene: Scene, captured: str) -> None:
+    told: list[tuple[str, Any]] = []
+    loop = scene.loop(
+        Rejecting(), on_tables=lambda *each: told.append(each), captured=lambda: [captured]
+    )
+    loop.prepare()
+    assert [[*tables.refused, *tables.keyless] for _, tables in told] == [[captured]]
+
+
 def test_rejections_are_reported_with_the_batch(scene: Scene) -> None:
     scene.insert(1)
     for output in (Rejecting(), Output()):

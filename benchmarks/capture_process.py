@@ -139,7 +139,7 @@ def main() -> None:
     records = 0
     while not capture.stopping and not capture.wait(0):
         session = capture.session
-        records = session.engine.progress().records if session is not None else 0
+        records = session.loop.progress().records if session is not None else 0
         if options.records and records >= options.records:
             break
         time.sleep(0.005)

@@ -18,7 +18,7 @@ from tidelog.capture import pauses, windows
 from tidelog.capture.dumps import chunk_planner, chunk_results, chunk_task, coordinator, store
 from tidelog.capture.dumps import state as dump_state
 from tidelog.capture.dumps.state import DumpStatus
-from tidelog.capture.session import engine
+from tidelog.capture.session import loop
 from tidelog.model.records import Kind
 
 Patch = pytest.MonkeyPatch
@@ -97,13 +97,13 @@ def log_pause_released_early(patch: Patch) -> None:
         self._paused_at = at
         self.release()
 
-    def appending(self: engine.CaptureEngine) -> None:
+    def appending(self: loop.CaptureLoop) -> None:
         while self._appends:
             with self._lock:
                 self._put(self._appends.popleft())
 
     patch.setattr(pauses.LogPause, "move", moving)
-    patch.setattr(engine.CaptureEngine, "_append_waiting", appending)
+    patch.setattr(loop.CaptureLoop, "_append_waiting", appending)
 
 
 def log_pause_moved_short(patch: Patch) -> None:
@@ -249,14 +249,14 @@ def absent_lost(patch: Patch) -> None:
 
 def acknowledged_before_durable(patch: Patch) -> None:
     """The source is told that what was read is consumed."""
-    emit = engine.CaptureEngine._emit
+    emit = loop.CaptureLoop._emit
 
     def emitting(self: Any, batch: Any) -> None:
         emit(self, batch)
         if batch.resume.acknowledge:
             self._reader.acknowledge(batch.resume.acknowledge)
 
-    patch.setattr(engine.CaptureEngine, "_emit", emitting)
+    patch.setattr(loop.CaptureLoop, "_emit", emitting)
 
 
 # ---------------------------------------------------------------- MySQL and MariaDB

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.windows.live import Live, at, check_no_time_travel
 
 from tidelog import app
-from tidelog.capture.session import engine
+from tidelog.capture.session import loop
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ChunkLostError
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
@@ -28,7 +28,7 @@ def update_behind_the_snapshot(live: Live, patch: pytest.MonkeyPatch) -> None:
         return position
 
     patch.setattr(PostgresBlockingReader, "begin", beginning)
-    patch.setattr(engine, "PAUSED_TURN_S", 0.3)  # rows wait for this long to be appended
+    patch.setattr(loop, "PAUSED_TURN_S", 0.3)  # rows wait for this long to be appended
 
 
 @pytest.mark.parametrize("how", ["lost", "stopped", "cancelled"])

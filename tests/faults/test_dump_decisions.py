@@ -22,7 +22,7 @@ from tidelog import app
 from tidelog.capture.dumps import store
 from tidelog.capture.dumps.state import CHUNKS, ChunkInput, ChunkStatus, TableRun
 from tidelog.capture.dumps.table_dump import DumpTables
-from tidelog.capture.session.engine import CaptureEngine
+from tidelog.capture.session.loop import CaptureLoop
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import LeaseLostError, StateError, StorageError
 from tidelog.state.sqlite import SqliteState
@@ -71,23 +71,23 @@ def test_record_that_was_decided_and_did_not_come_is_decided_again(
     failure: type[Exception],
 ) -> None:
     """Before it is appended; or when it is durable, and nobody was told."""
-    append = CaptureEngine.append_control
+    append = CaptureLoop.append_control
 
-    def failing(engine: CaptureEngine, value: dict[str, Any], done: Callable[[int], None]) -> None:
+    def failing(loop: CaptureLoop, value: dict[str, Any], done: Callable[[int], None]) -> None:
         if value["type"] != record:
-            append(engine, value, done)
+            append(loop, value, done)
             return
-        monkeypatch.setattr(CaptureEngine, "append_control", append)
+        monkeypatch.setattr(CaptureLoop, "append_control", append)
 
         def ends(_offset: int) -> None:
             raise failure("between decision and effect")
 
         if durable:
-            append(engine, value, ends)
+            append(loop, value, ends)
         else:
             ends(0)
 
-    monkeypatch.setattr(CaptureEngine, "append_control", failing)
+    monkeypatch.setattr(CaptureLoop, "append_control", failing)
     dump_id = live.dump()
     if failure is Crash:
         live.crashes()
@@ -103,13 +103,13 @@ def test_event_log_that_cannot_be_asked_restarts_the_session(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the snapshot of a table's begin can't see is looked up there."""
-    first_unseen = CaptureEngine.first_unseen
+    first_unseen = CaptureLoop.first_unseen
 
-    def failing(_engine: CaptureEngine, _snapshot: Any, _table: Any) -> int | None:
-        monkeypatch.setattr(CaptureEngine, "first_unseen", first_unseen)
+    def failing(_loop: CaptureLoop, _snapshot: Any, _table: Any) -> int | None:
+        monkeypatch.setattr(CaptureLoop, "first_unseen", first_unseen)
         raise StorageError("the disk is away")
 
-    monkeypatch.setattr(CaptureEngine, "first_unseen", failing)
+    monkeypatch.setattr(CaptureLoop, "first_unseen", failing)
     live.dumped(live.dump())
     assert times_dumped(live) == {1}
     live.check()
@@ -193,20 +193,20 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_log_stands_still(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log's thread waits for a disk or a store with the lock that hands rows over."""
-    engines: list[CaptureEngine] = []
+    loops: list[CaptureLoop] = []
     altered, back = threading.Event(), threading.Event()
-    register = CaptureEngine.register
+    register = CaptureLoop.register
 
-    def registering(engine: CaptureEngine, window: Any) -> None:
-        engines.append(engine)
-        register(engine, window)
+    def registering(loop: CaptureLoop, window: Any) -> None:
+        loops.append(loop)
+        register(loop, window)
 
     def after_read() -> None:
         """The transaction that reads the chunk is open now."""
         held = threading.Event()
 
         def stand_still() -> None:
-            with engines[-1]._lock:
+            with loops[-1]._lock:
                 held.set()
                 back.wait(PATIENCE_S)
 
@@ -219,7 +219,7 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_log_stands_still(
             other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")  # as ALTER TABLE does
         altered.set()
 
-    monkeypatch.setattr(CaptureEngine, "register", registering)
+    monkeypatch.setattr(CaptureLoop, "register", registering)
     with at("chunk.after_read", after_read, hit=2):
         dump_id = live.dump()
         try:

@@ -16,8 +16,8 @@ import pytest
 from obstore import exceptions as refusals
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register, table_schema
 
-from tidelog.capture.session import engine as engine_module
-from tidelog.capture.session.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.session import loop as loop_module
+from tidelog.capture.session.loop import CaptureLoop, CaptureOptions
 from tidelog.errors import (
     AppendRaceLostError,
     EventLogError,
@@ -438,7 +438,7 @@ def test_capture_holds_no_keys_of_a_transaction_that_retention_took(
 ) -> None:
     windows = Mock()
     windows.keys_of.side_effect = list
-    engine = CaptureEngine(
+    loop = CaptureLoop(
         reader=Mock(),
         windows=windows,
         coordinator=Mock(),
@@ -448,18 +448,18 @@ def test_capture_holds_no_keys_of_a_transaction_that_retention_took(
         options=CaptureOptions(4 << 20, 0.05, 32 << 20, None),
         on_signals=Mock(),
     )
-    engine.resolve_keys(ORDERS, [XID])
+    loop.resolve_keys(ORDERS, [XID])
     windows.seed_keys.assert_not_called()
 
 
 def test_capture_holds_no_keys_of_what_is_not_durable_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """It could not be read back, and a row older than it would be taken for the newest."""
-    monkeypatch.setattr(engine_module, "DURABLE_WAIT_S", 0.05)
+    monkeypatch.setattr(loop_module, "DURABLE_WAIT_S", 0.05)
     windows, emitted = Mock(), Mock()
     windows.due.return_value = None
     windows.on_batch.return_value = []
     emitted.records_of.return_value = []
-    engine = CaptureEngine(
+    loop = CaptureLoop(
         reader=Mock(),
         windows=windows,
         coordinator=Mock(),
@@ -469,10 +469,10 @@ def test_capture_holds_no_keys_of_what_is_not_durable_yet(monkeypatch: pytest.Mo
         options=CaptureOptions(4 << 20, 0.05, 32 << 20, None),
         on_signals=Mock(),
     )
-    engine._handle(batch([b"x"], 10, xid=XID))
-    engine.resolve_keys(ORDERS, [XID])
+    loop._handle(batch([b"x"], 10, xid=XID))
+    loop.resolve_keys(ORDERS, [XID])
     emitted.records_of.assert_not_called()
     windows.seed_keys.assert_not_called()
-    engine._writer.durable = Resume(10, 10, 0)
-    engine.resolve_keys(ORDERS, [XID])
+    loop._writer.durable = Resume(10, 10, 0)
+    loop.resolve_keys(ORDERS, [XID])
     windows.seed_keys.assert_called_once()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.capture.session.engine import BURST_S, ReadRate
+from tidelog.capture.session.loop import BURST_S, ReadRate
 
 
 def test_without_a_limit_nothing_waits() -> None:

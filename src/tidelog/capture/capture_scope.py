@@ -171,7 +171,7 @@ RENAMES_KEPT = 100
 
 class RelationNames:
     """Table → relation number, stored. Thread-safe: a lookup never waits for the state store, since
-    the engine's thread looks up each relation that the log names.
+    the loop's thread looks up each relation that the log names.
     """
 
     def __init__(self, state: StateStore) -> None:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 LOG_KEY = "paused-log"
 PIPELINE_KEYS = "paused-pipeline/"
 OBEY_S = 2.0
-"""How long a command that pauses the log waits until the engine stops reading. The engine may wait
+"""How long a command that pauses the log waits until the loop stops reading. The loop may wait
 for room in its buffer, or for a blocking dump.
 """
 
@@ -83,7 +83,7 @@ class LogSwitch:
         return self._pause
 
     def is_off(self) -> bool:
-        """Must the log not be read? The engine calls it before each read."""
+        """Must the log not be read? The loop calls it before each read."""
         if self._pause is None:
             return False
         self._obeyed.set()
@@ -91,7 +91,7 @@ class LogSwitch:
 
     def turn_off(self, by: str) -> Pause:
         """Stop reading the log until `turn_on`. Durable when this returns, and later commits are
-        not read, unless the engine did not check for `OBEY_S`.
+        not read, unless the loop did not check for `OBEY_S`.
         """
         current = pause(self._state, LOG_KEY, by)
         self._obeyed.clear()
@@ -119,7 +119,7 @@ class LogSwitch:
 
 class LogPause:
     """A pause of the log at the first boundary between transactions that is not before `at`. One
-    thread requests it (`move`, `wait`, `release`), the engine's obeys (`pause_at`).
+    thread requests it (`move`, `wait`, `release`), the loop's obeys (`pause_at`).
     """
 
     def __init__(self) -> None:

@@ -420,7 +420,7 @@ class KeysReadBack:
 
 class Windows:
     """All open windows on one log, and the history of the log that they need. Not thread-safe: the
-    engine calls it under its lock. The log never waits for a window.
+    loop calls it under its lock. The log never waits for a window.
     """
 
     def __init__(

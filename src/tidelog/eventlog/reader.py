@@ -495,7 +495,7 @@ def _projection(columns: Sequence[str] | None) -> pa.Schema:
 
 
 class EmittedTransactions:
-    """`tidelog.capture.session.engine.EmittedTransactionsLog` over an event log. Thread-safe."""
+    """`tidelog.capture.session.loop.EmittedTransactionsLog` over an event log. Thread-safe."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

@@ -23,7 +23,7 @@ from tests.integration.windows.rules import impatient
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps import table_dump
 from tidelog.capture.dumps.automatic import AutomaticDumps
-from tidelog.capture.session.engine import CaptureEngine
+from tidelog.capture.session.loop import CaptureLoop
 from tidelog.control.commands import StopSnapshot
 
 pytestmark = pytest.mark.integration
@@ -133,15 +133,15 @@ def test_catalogue_that_is_far_ahead_of_the_log(
 ) -> None:
     """It waits for the log, which may tell of the same change."""
     dumped = captured(make)
-    take = CaptureEngine._handle
+    take = CaptureLoop._handle
     behind = [True]
 
-    def slowly(self: CaptureEngine, event: Any) -> None:
+    def slowly(self: CaptureLoop, event: Any) -> None:
         while behind[0] and not self._stopped.is_set():
             time.sleep(0.02)
         take(self, event)
 
-    monkeypatch.setattr(CaptureEngine, "_handle", slowly)
+    monkeypatch.setattr(CaptureLoop, "_handle", slowly)
     dumped.sql.execute(RENAMED)
     dumped.do(f"UPDATE t SET n = {N} WHERE id = 7")
     time.sleep(2)

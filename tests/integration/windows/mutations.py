@@ -16,7 +16,7 @@ from tidelog.capture import catalogue_watch, windows
 from tidelog.capture.capture_scope import RelationNames
 from tidelog.capture.dumps import automatic, chunk_task, refetch_queue
 from tidelog.capture.dumps import state as dump_state
-from tidelog.capture.session import engine, session
+from tidelog.capture.session import loop, session
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.eventlog.reader import EmittedTransactions
 from tidelog.model.records import KeyEffect, Kind
@@ -48,7 +48,7 @@ def event_log_not_asked(patch: Patch) -> None:
 
 def replay_begins_at_request(patch: Patch) -> None:
     """The dump's first record stays behind records that its chunks can't see."""
-    patch.setattr(engine.CaptureEngine, "first_unseen", lambda self, snapshot, table: None)
+    patch.setattr(loop.CaptureLoop, "first_unseen", lambda self, snapshot, table: None)
 
 
 def dropped_keys_not_noticed(patch: Patch) -> None:

@@ -15,7 +15,7 @@ from tests.integration.windows.rules import Make, rule
 
 from tidelog.app.capture import run as capture_run
 from tidelog.app.capture import run as capture_sizes
-from tidelog.capture.session.engine import CaptureOptions
+from tidelog.capture.session.loop import CaptureOptions
 from tidelog.capture.windows import Windows
 
 pytestmark = pytest.mark.integration

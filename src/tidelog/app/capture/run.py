@@ -54,7 +54,7 @@ from tidelog.capture.leadership import (
 from tidelog.capture.log_guard import GIVEN_UP_KEY, DumpGate, LogGuard, WhenLogInDanger
 from tidelog.capture.notifications import Notify
 from tidelog.capture.pauses import LOG_KEY, LogSwitch
-from tidelog.capture.session.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.session.loop import CaptureLoop, CaptureOptions
 from tidelog.capture.session.session import (
     CaptureSession,
     SessionMaintenance,
@@ -198,7 +198,7 @@ class CaptureLeadership:
             session.coordinator,
             catalogue,
             partial(self._status, session),
-            session.engine.append_control,
+            session.loop.append_control,
             partial(self._hand_over, session),
             switch,
         )
@@ -408,7 +408,7 @@ class Capture(BackgroundService):
             notify=channels.notify,
             gate=gate,
         )
-        engine = CaptureEngine(
+        loop = CaptureLoop(
             reader=logs.reader,
             windows=Windows(parts.keys, logs.registry.get),
             coordinator=coordinator,
@@ -428,13 +428,13 @@ class Capture(BackgroundService):
             state=state,
             mailbox=channels.mailbox,
             coordinator=coordinator,
-            segments=lambda: engine.progress().segments,
+            segments=lambda: loop.progress().segments,
         )
         log_unmatched(config, catalogue)
         check_exclusions(config, catalogue, logs.registry)
         snapshot_reader = parts.open_reader()
         session = CaptureSession(
-            engine=engine,
+            loop=loop,
             coordinator=coordinator,
             leadership=leadership,
             source=SourceConnections(logs.reader, catalogue, snapshot_reader, source.tables),

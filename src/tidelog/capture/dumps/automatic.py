@@ -294,7 +294,7 @@ class AutomaticDumps:
         if left_out:
             self._coordinator.leave_out(left_out)
 
-    # ------------------------------------------------------------ called by the engine
+    # ------------------------------------------------------------ called by the loop
 
     def on_schema(self, seen: SchemaSeen) -> None:
         """Queue a schema change; `request_due` requests the dump if one is due."""

@@ -93,13 +93,13 @@ class ChunkResults:
         self._store.note("voided", voided.window.chunk_id, str(task.table))
         if task.progress is not None:
             task.progress.chunks_voided += 1
-        engine = self._decisions.engine
+        loop = self._decisions.loop
         if voided.reason is VoidReason.KEYS_NOT_HELD:
             self._decisions.effect(
-                lambda: engine.resolve_keys(voided.window.table, voided.unseen_xids)
+                lambda: loop.resolve_keys(voided.window.table, voided.unseen_xids)
             )
         elif voided.reason is VoidReason.DISCARDED:
-            self._decisions.effect(lambda: engine.discard(voided.window))
+            self._decisions.effect(lambda: loop.discard(voided.window))
         if task.ended:
             self.drop(task)
         else:

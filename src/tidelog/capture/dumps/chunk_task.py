@@ -1,4 +1,4 @@
-"""Reads one chunk: watermarks and SELECT in a reader's thread, the window's end on the engine's.
+"""Reads one chunk: watermarks and SELECT in a reader's thread, the window's end on the loop's.
 
 `ChunkReaders` are these threads, `ChunkReading` is what they do with a chunk. `KeyPlanner` finds
 the keys at which chunks end ahead of them, so that chunks can be read in parallel.
@@ -102,7 +102,7 @@ class ChunkReading:
     # ------------------------------------------------------------ a reader's thread
 
     def read(self, reader: ChunkReader, task: ChunkTask) -> None:
-        """Do steps 1 to 6 of Algorithm 1 for a chunk; the engine's thread closes the window."""
+        """Do steps 1 to 6 of Algorithm 1 for a chunk; the loop's thread closes the window."""
         chunk_id = uuid.uuid4().hex
         window = Window(
             chunk_id=chunk_id,
@@ -125,10 +125,10 @@ class ChunkReading:
                 limit_bytes=room,
                 spread_s=self._throttle.spread_s(),
             )
-        engine = self._decisions.engine
+        loop = self._decisions.loop
         begun, seconds, rows = 0.0, 0.0, None
         try:
-            engine.register(window)
+            loop.register(window)
             marked_s = _timed(lambda: reader.write_watermark(window.low_watermark))
             failpoints.hit("chunk.after_low")
             try:
@@ -141,7 +141,7 @@ class ChunkReading:
                     if not self._is_open(window, task):  # voided during the read: read again
                         return
                     self._have_read(task, window, rows)
-                engine.deliver(window, rows, until)
+                loop.deliver(window, rows, until)
                 high_s = _timed(lambda: reader.write_watermark(window.high_watermark))
                 high_at = time.monotonic()
                 failpoints.hit("chunk.after_high")
@@ -152,7 +152,7 @@ class ChunkReading:
                     self._throttle.on_watermark(begun, marked_s)
                     self._throttle.on_watermark(high_at, high_s)
         except (ChunkError, ConnectionLostError) as error:
-            engine.discard(window)
+            loop.discard(window)
             if begun and rows is None:  # a SELECT that exceeds its time limit counts too
                 seconds = time.monotonic() - begun
             self._failed(task, window, error)
@@ -180,7 +180,7 @@ class ChunkReading:
         self._chunk_bytes = task.bytes if before is None else before + 0.2 * (task.bytes - before)
         self._store.note("read", window.chunk_id, str(task.table), rows=len(rows.rows))
 
-    # ------------------------------------------------------------ the engine's thread
+    # ------------------------------------------------------------ the loop's thread
 
     def keys_to_request(self, closed: ClosedWindow) -> list[bytes]:
         """The keys to read again that are not stored yet. Those of a task that reads missing rows
@@ -247,12 +247,12 @@ class ChunkReading:
             since, position = self._overdue[chunk_id]
             if now - since < OVERDUE_S:
                 continue
-            if self._decisions.engine.reached < position:
+            if self._decisions.loop.reached < position:
                 continue
             window = task.window
             if window is None or window.chunk_id != chunk_id:
                 continue
-            self._decisions.engine.discard(window)
+            self._decisions.loop.discard(window)
             with self._lock:
                 if self._is_open(window, task):
                     self._results.on_void(VoidedWindow(window, VoidReason.DISCARDED))

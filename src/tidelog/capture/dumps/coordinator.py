@@ -2,7 +2,7 @@
 
 One thread (`DumpCoordinator.run`) decides; reader threads read chunks through the steps of
 Algorithm 1, each over its own connection; with more than one reader, the planner walks the keys
-ahead of them. Windows close on the engine's thread. Progress is stored after the chunk's segment is
+ahead of them. Windows close on the loop's thread. Progress is stored after the chunk's segment is
 durable, and reconciled at start with the chunk metadata in the event log, so no completed chunk is
 read again.
 """
@@ -117,8 +117,8 @@ TURN_S = 0.05
 class DumpCoordinator:
     """Runs dumps. Public methods may be called from any thread.
 
-    The engine's thread calls its ``on_…`` methods and ``refetch`` while it holds its own lock:
-    these do not take the coordinator's, under which nothing waits for the engine's.
+    The loop's thread calls its ``on_…`` methods and ``refetch`` while it holds its own lock:
+    these do not take the coordinator's, under which nothing waits for the loop's.
 
     Args:
         open_reader: returns a reader of chunks; each thread opens its own.
@@ -179,7 +179,7 @@ class DumpCoordinator:
         self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: LogView | None = None
     ) -> None:
         """Load the stored dumps, and compare them with the event log: see `DumpStore.reconcile`.
-        ``log``: the engine; ``chunks``: (first offset, metadata) of the chunk segments on the
+        ``log``: the loop; ``chunks``: (first offset, metadata) of the chunk segments on the
         chain.
         """
         self._store.load()
@@ -332,7 +332,7 @@ class DumpCoordinator:
                 "events": list(self._store.events),
             }
 
-    # ------------------------------------------------------------ from the engine's thread
+    # ------------------------------------------------------------ from the loop's thread
 
     def on_window_closed(self, closed: ClosedWindow) -> ChunkItem | None:
         """Handle a closed window: returns what to append. Stores keys to read again first."""
@@ -412,7 +412,7 @@ class DumpCoordinator:
 
     def _resolve_unseen(self) -> bool:
         """Resolve which emitted transactions a snapshot can't see, before any chunk is read."""
-        if self._decisions.engine.unseen_known:
+        if self._decisions.loop.unseen_known:
             return True
         with self._lock:
             if not any(d.active for d in self._store.all()) and not self._refetch_queue.wanted:
@@ -423,7 +423,7 @@ class DumpCoordinator:
             with self._lock:
                 self._store.chunks_read.failed(error)
             return False
-        self._decisions.engine.resolve_unseen(snapshot)
+        self._decisions.loop.resolve_unseen(snapshot)
         return True
 
     def _next_task(self, now: float, readers: int) -> ChunkTask | None:

@@ -71,8 +71,8 @@ class RefetchQueue:
     A key that can't be read is quarantined, so that it blocks no other.
 
     Thread-safe by its own lock, under which no other lock is taken and the state store is not
-    called: the engine's thread adds keys without waiting for the coordinator, and the coordinator
-    decides without waiting for the engine's thread to store them.
+    called: the loop's thread adds keys without waiting for the coordinator, and the coordinator
+    decides without waiting for the loop's thread to store them.
     """
 
     def __init__(self, keys: KeyExtractor, state: StateStore) -> None:

@@ -96,7 +96,7 @@ class SnapshotRows:
     def append_record(self, record: dict[str, Any]) -> AppendedRecord:
         """Append a control record after all that was emitted."""
         appended = AppendedRecord()
-        self._decisions.engine.append_control(record, appended.done)
+        self._decisions.loop.append_control(record, appended.done)
         return appended
 
     def append(
@@ -139,7 +139,7 @@ class SnapshotRows:
             rows.rows.ordinal = np.full(count, ordinal, np.int64)
         durable = threading.Event()
         item = ChunkItem(rows.rows, meta, position, lambda _offset: durable.set(), while_paused)
-        self._decisions.engine.append_chunk(item)
+        self._decisions.loop.append_chunk(item)
         with self._decisions.lock:
             self._store.note("read", chunk_id, progress.table, rows=count)
         return durable
@@ -246,7 +246,7 @@ class BlockingDumps:
 
     def _read(self, dump: DumpState, waiting: list[TableProgress], stop: threading.Event) -> None:
         reader = self._open_reader([TableName.parse(p.table) for p in waiting])
-        log_pause = self._decisions.engine.pause_log()
+        log_pause = self._decisions.loop.pause_log()
         try:
             self._wait_for_pause(log_pause, stop)
             failpoints.hit("blocking.held")
@@ -524,7 +524,7 @@ class KeylessDumps:
     def _read(self, run: TableRun) -> None:
         """Append the table's rows between the dump's first record and its last."""
         dump, progress = run.dump, run.progress
-        engine, table = self._decisions.engine, TableName.parse(progress.table)
+        loop, table = self._decisions.loop, TableName.parse(progress.table)
         # First: a snapshot is not to be kept while a log that is far behind is read.
         self._wait_for_log(run, self._catalogue.position(), None)
         reader, due = self._open_reader(), progress.due
@@ -543,7 +543,7 @@ class KeylessDumps:
                 if not rows.schema.keyless:  # behind later changes they would replace newer rows
                     raise ChunkVoidError(f"{table} got a key before it was read")
                 if first is None:
-                    unseen = engine.first_unseen(rows.snapshot, table)
+                    unseen = loop.first_unseen(rows.snapshot, table)
                     first = offset if unseen is None else min(offset, unseen)
                     self._begin(run, offset, due)
                 failpoints.hit("keyless.read")
@@ -624,7 +624,7 @@ class KeylessDumps:
         """Wait until all commits before ``position`` were read. Raises ChunkBusyError at the
         deadline.
         """
-        while self._decisions.engine.reached < position:
+        while self._decisions.loop.reached < position:
             self._check(run)
             if deadline is not None and time.monotonic() > deadline:
                 raise ChunkBusyError(

@@ -227,10 +227,10 @@ class DumpTables:
         def appended(offset: int) -> None:
             self._decisions.post(lambda: self._find_unseen(run, offset))
 
-        engine, table = self._decisions.engine, TableName.parse(run.progress.table)
+        loop, table = self._decisions.loop, TableName.parse(run.progress.table)
         record = started_record(run.dump, run.progress)
-        self._effect(run, lambda: engine.retain(table))
-        self._effect(run, lambda: engine.append_control(record, appended))
+        self._effect(run, lambda: loop.retain(table))
+        self._effect(run, lambda: loop.append_control(record, appended))
 
     def _find_unseen(self, run: TableRun, offset: int) -> None:
         """Find the earliest emitted record that a current snapshot can't see: a chunk's snapshot
@@ -246,7 +246,7 @@ class DumpTables:
                 self._decisions.post(lambda: self._retry_unavailable(run, failure, find))
                 return
             table = TableName.parse(run.progress.table)
-            unseen = self._decisions.engine.first_unseen(snapshot, table)
+            unseen = self._decisions.loop.first_unseen(snapshot, table)
             self._decisions.post(lambda: self._start_reading(run, offset, unseen))
 
         self._effect(run, find)
@@ -300,7 +300,7 @@ class DumpTables:
             self._decisions.post(lambda: self.complete(dump, progress, offset))
 
         record = completed_record(dump, progress)
-        self._effect(run, lambda: self._decisions.engine.append_control(record, completed))
+        self._effect(run, lambda: self._decisions.loop.append_control(record, completed))
 
     def _unread(self, run: TableRun) -> str:
         """A message about rows that could not be read although all others were; empty: none."""
@@ -412,7 +412,7 @@ class DumpTables:
             run.retains_keys and run.progress.table == str(table) for run in self._runs.values()
         ):
             return
-        self._decisions.effect(lambda: self._decisions.engine.forget_table(table))
+        self._decisions.effect(lambda: self._decisions.loop.forget_table(table))
 
     def _end(
         self, dump: DumpState, progress: TableProgress, event: TableInput, reason: str

@@ -1,7 +1,7 @@
-"""Passes work between the dumps' thread, the engine's thread and the threads that send commands.
+"""Passes work between the dumps' thread, the loop's thread and the threads that send commands.
 
-The engine's thread holds its own lock while it calls the coordinator. So it only posts decisions,
-and the coordinator calls the engine only after it has released its own lock.
+The loop's thread holds its own lock while it calls the coordinator. So it only posts decisions,
+and the coordinator calls the loop only after it has released its own lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog.ports import ChunkRows
 
 
 class DumpLog(Protocol):
-    """The part of the engine that the coordinator uses; thread-safe."""
+    """The part of the loop that the coordinator uses; thread-safe."""
 
     def register(self, window: Window) -> None: ...
     def deliver(self, window: Window, rows: ChunkRows, until: float) -> None:
@@ -88,7 +88,7 @@ class DecisionQueue:
     """The coordinator's lock, the queue of decisions made under it, and their effects.
 
     A decision takes the lock and only changes memory. An effect calls the source, the state store
-    or the engine, reads the event log or waits: it runs without the lock, on the coordinator's
+    or the loop, reads the event log or waits: it runs without the lock, on the coordinator's
     thread, and `post`s its result to a further decision (ADR 24).
 
     Args:
@@ -108,7 +108,7 @@ class DecisionQueue:
         self._log = log
 
     @property
-    def engine(self) -> DumpLog:
+    def loop(self) -> DumpLog:
         assert self._log is not None, "recover() comes first"
         return self._log
 
@@ -148,7 +148,7 @@ class DecisionQueue:
 
     def run_effects(self) -> None:
         """Make decisions durable and run due effects. Call it without the lock: effects may take
-        long, and the engine's thread holds its own lock while it calls the coordinator.
+        long, and the loop's thread holds its own lock while it calls the coordinator.
         """
         now = time.monotonic()
         with self.lock:

@@ -1,4 +1,4 @@
-"""The work of one leadership: the engine's loop, the dumps' thread and maintenance threads.
+"""The work of one leadership: the capture loop, the dumps' thread and maintenance threads.
 
 State-store calls are retried until they succeed or the lease expires. Documents of dumps and of the
 catalogue watch do not delay the log. If an unavailable store ended the leadership, no other process
@@ -23,7 +23,7 @@ from tidelog.capture.dumps.store import LogView
 from tidelog.capture.leadership import Leader, RetryingStateStore
 from tidelog.capture.log_guard import LogGuard, SourceMonitor, note_given_up
 from tidelog.capture.pauses import LogSwitch
-from tidelog.capture.session.engine import CaptureEngine
+from tidelog.capture.session.loop import CaptureLoop
 from tidelog.capture.session.start import StartDumps, StartPlan, StatusStore, bind, note_lost_end
 from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.errors import (
@@ -161,12 +161,12 @@ WAITED_FOR: tuple[type[TidelogError], ...] = (SourceError, StateError)
 
 
 class CaptureSession:
-    """Runs engine, coordinator and maintenance until one of them ends."""
+    """Runs loop, coordinator and maintenance until one of them ends."""
 
     def __init__(
         self,
         *,
-        engine: CaptureEngine,
+        loop: CaptureLoop,
         coordinator: DumpCoordinator,
         leadership: SessionLeadership,
         source: SourceConnections,
@@ -178,7 +178,7 @@ class CaptureSession:
         switch: LogSwitch,
         guard: LogGuard,
     ) -> None:
-        self.engine = engine
+        self.loop = loop
         self.coordinator = coordinator
         self._leadership = leadership
         self._source = source
@@ -204,7 +204,7 @@ class CaptureSession:
             state=state,
             watch=watch,
             snapshot=source.chunks.current_snapshot,
-            reached=lambda: engine.reached,
+            reached=lambda: loop.reached,
             repeats=not at_start.then_end,
         )
         self._monitor = SourceMonitor()
@@ -220,10 +220,10 @@ class CaptureSession:
         """
         leadership = self._leadership
         bind(self._state, leadership.generation, self._unsupported)
-        end = LogView(lambda: self.engine.progress().next_offset, leadership.holds)
+        end = LogView(lambda: self.loop.progress().next_offset, leadership.holds)
         leadership.status_store.note_if_older(self._state, end.now())
         note_lost_end(self._state, end.holds, end.now())
-        self.coordinator.recover(self.engine, leadership.chunks(), end)
+        self.coordinator.recover(self.loop, leadership.chunks(), end)
         self._automatic.begin()
         self._at_start.request()
         self._state.retry_until(self._ended)
@@ -241,7 +241,7 @@ class CaptureSession:
         for thread in threads:
             thread.start()
         try:
-            self.engine.run(self._ended, self)
+            self.loop.run(self._ended, self)
         except BaseException as failure:  # noqa: BLE001 - raised by _end
             # After another part has ended the session, an unavailable store adds nothing.
             known = self._failure
@@ -298,15 +298,15 @@ class CaptureSession:
         self._leadership.close()
 
     def on_schema(self, seen: SchemaSeen) -> None:
-        """Called by the engine, on its thread."""
+        """Called by the loop, on its thread."""
         self._automatic.on_schema(seen)
 
     def on_unlogged(self, seen: Sequence[RowsUnlogged]) -> None:
-        """Called by the engine, on its thread."""
+        """Called by the loop, on its thread."""
         self._automatic.on_unlogged(seen)
 
     def on_catalogue(self, seen: RelationNamed | TableRenamed | CatalogueChanged) -> None:
-        """Called by the engine, on its thread."""
+        """Called by the loop, on its thread."""
         if isinstance(seen, RelationNamed):
             self._automatic.on_relation(seen)
         elif isinstance(seen, TableRenamed):
@@ -315,7 +315,7 @@ class CaptureSession:
             self._poll_soon.set()
 
     def on_unsupported(self, seen: UnsupportedTableSeen) -> None:
-        """Called by the engine, on its thread. Stored before the log is read on: the changes that
+        """Called by the loop, on its thread. Stored before the log is read on: the changes that
         the log leaves out require a dump.
         """
         if self._unsupported.find_reason(seen.table) is None:
@@ -398,17 +398,17 @@ class CaptureSession:
 
     def _run_work(self, work: str) -> None:
         if work == "load":
-            self.engine.prune_journal(self._source.chunks.current_snapshot)
+            self.loop.prune_journal(self._source.chunks.current_snapshot)
             self._refresh_source()
         else:
             self._automatic.watch.poll()
 
     def _refresh_source(self) -> None:
-        progress = self.engine.progress()
+        progress = self.loop.progress()
         try:
             load = self._monitor.refresh(self._source.catalogue, progress.covered)
         except ConnectionLostError as error:
-            if self._switch.pause is not None or self.engine.reads_slowly:
+            if self._switch.pause is not None or self.loop.reads_slowly:
                 # A server that shuts down waits for all who read its log until they have read it to
                 # its end, which this process would reach much later or never.
                 self._failure = self._failure or error
@@ -445,7 +445,7 @@ class CaptureSession:
 
     def status(self) -> dict[str, Any]:
         """What `tidelog status` shows, as JSON."""
-        progress = asdict(self.engine.progress())
+        progress = asdict(self.loop.progress())
         pause = self._switch.pause
         return {
             **asdict(self._leadership.leader),

@@ -12,7 +12,7 @@ import pytest
 from tests.support.engines import until
 
 from tidelog.capture.pauses import LogPause
-from tidelog.capture.session.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.session.loop import CaptureLoop, CaptureOptions
 from tidelog.capture.windows import Window, Windows
 from tidelog.capture.writer_thread import OutputBuffer
 from tidelog.codecs.postgres.tuples import PgoutputKeys
@@ -90,7 +90,7 @@ class Capture:
         self.source, self.log, self.stop = Source(transactions, first), Log(), threading.Event()
         self.unlogged: list[tuple[int, int]] = []  # how many together, the bytes buffered then
         parts: Any = {"reader": self.source, "log": self.log, "coordinator": None, "emitted": None}
-        self.engine = CaptureEngine(
+        self.loop = CaptureLoop(
             windows=Windows(PgoutputKeys(), lambda _id: ORDERS),
             resume=BEGIN,
             options=CaptureOptions(4 << 20, 0.0, 32 << 20, None),
@@ -98,19 +98,19 @@ class Capture:
             **parts,
         )
         for window in open_windows:
-            self.engine.register(window)
+            self.loop.register(window)
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self.engine.run(self.stop, Mock(on_unlogged=self._on_unlogged))
+            self.loop.run(self.stop, Mock(on_unlogged=self._on_unlogged))
         except StorageError as error:
             self.failure = error
 
     def _on_unlogged(self, seen: Sequence[RowsUnlogged]) -> None:
-        self.unlogged.append((len(seen), self.engine.progress().buffer_bytes))
+        self.unlogged.append((len(seen), self.loop.progress().buffer_bytes))
 
     def end(self) -> None:
         self.stop.set()
@@ -153,7 +153,7 @@ def test_the_log_flows_while_a_chunks_watermarks_are_awaited() -> None:
     capture = Capture(3, Window("chunk", TableName("public", "t"), "low", "high"))
     capture.log.let.set()
     until(lambda: capture.source.told[-1:] == [3])
-    assert capture.engine.progress().open_windows == 1
+    assert capture.loop.progress().open_windows == 1
     capture.end()
 
 

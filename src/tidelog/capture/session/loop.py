@@ -1,6 +1,6 @@
 """The capture loop of one leadership: reader → windows → output buffer → writer.
 
-An engine starts at the event log's end and runs until the first failure; then a new engine starts
+A loop starts at the event log's end and runs until the first failure; then a new one starts
 at the end again, so that nothing in memory can disagree with what is durable.
 
 A token bucket limits how many bytes of the source's log are read per second. It may go into debt,
@@ -55,7 +55,7 @@ BURST_S = 0.25
 
 
 class ReadRate:
-    """The read rate of one engine, used by its thread.
+    """The read rate of one loop, used by its thread.
 
     Args:
         limit: bytes a second; None: no limit.
@@ -82,12 +82,12 @@ class ReadRate:
         return max(0.0, -self._budget / self._limit)
 
 
-# The engine.
+# The loop.
 
 
 @dataclass(slots=True)
 class CaptureProgress:
-    """Counts and positions of an engine, for status.
+    """Counts and positions of a loop, for status.
 
     ``covered``: all commits before this position in the source are durable in the event log, even
     if no record shows it. ``bytes``: of the records' payloads; ``append_s``: total time of
@@ -112,7 +112,7 @@ class CaptureProgress:
 
 
 class EmittedTransactionsLog(Protocol):
-    """Reads what was emitted before this engine started, or is not in its memory any more."""
+    """Reads what was emitted before this loop started, or is not in its memory any more."""
 
     def changed_by(self, xids: XidRanges) -> dict[int, set[int]]:
         """Xid → schema ids of its records, for those ``xids`` that are in the event log."""
@@ -132,7 +132,7 @@ class EmittedTransactionsLog(Protocol):
 
 
 class LogListener(Protocol):
-    """Receives what the log shows of tables, on the engine's thread, before it reads on."""
+    """Receives what the log shows of tables, on the loop's thread, before it reads on."""
 
     def on_schema(self, seen: SchemaSeen) -> None: ...
 
@@ -163,8 +163,8 @@ class CaptureOptions:
     journal_prune_entries: int = 50_000
 
 
-class CaptureEngine:
-    """Runs until `stop`, or until an error, which `run` raises. Lock order: the engine's lock may
+class CaptureLoop:
+    """Runs until `stop`, or until an error, which `run` raises. Lock order: the loop's lock may
     be held while the coordinator is called, never the reverse.
     """
 
@@ -420,7 +420,7 @@ class CaptureEngine:
             self._windows.forget(table)
 
     def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
-        """Queue a record for the engine's thread: only that one may wait for room in the buffer,
+        """Queue a record for the loop's thread: only that one may wait for room in the buffer,
         since it keeps the reader's connection alive.
         """
         self._appends.append(ControlItem(value, done))

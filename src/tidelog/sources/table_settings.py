@@ -53,7 +53,7 @@ def keyless_message(dumped: bool) -> str:
     if dumped:
         return (
             "no primary key: its changes are captured, and a dump reads it whole under one "
-            "snapshot; no copy of it can be kept"
+            "snapshot; without a key no copy of it can be kept"
         )
     return (
         "no primary key, and its replica identity is an index: it is captured, and not dumped, so "

@@ -249,6 +249,9 @@ def test_account_without_rights_is_shown_each_grant_and_they_suffice(
         if server.flavour == "mysql":
             expected.add("blocking dumps")
         assert set(found) == expected
+        status = "REPLICATION CLIENT" if server.flavour == "mysql" else "BINLOG MONITOR"
+        lacks = f"'{user}'@'%' lacks REPLICATION SLAVE and {status}"
+        assert found["replication"].message == lacks
         pattern = schema.replace("_", "\\_")
         assert found["watermark table"].fix == (
             f"GRANT SELECT, INSERT, UPDATE, CREATE ON `{pattern}`.* TO '{user}'@'%';"

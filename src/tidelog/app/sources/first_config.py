@@ -309,7 +309,7 @@ def config_text(
 source:
   kind: {source.kind}
   url: {json.dumps(source.place.text, ensure_ascii=False)}
-  tables: {tables}   # "!public.audit" excludes a table
+  tables: {tables}   # "!*.audit" excludes tables
   snapshot: initial         # the first start dumps all tables; no_data: only changes, dump later
 
 log:

@@ -22,7 +22,7 @@ from tidelog.model.schema import backticked
 from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.errors import number_of, server_message
+from tidelog.sources.mysql.errors import number_of
 from tidelog.sources.mysql.stream.positions import log_status
 
 # The data that each check of `tidelog check` reads.
@@ -196,34 +196,29 @@ def _replication(context: CheckContext) -> Iterator[Finding]:
     """
     grants = Grants.of(context.connection)
     missing = []
-    reasons = []
-    events = "SHOW BINLOG EVENTS LIMIT 1"  # needs REPLICATION SLAVE on MySQL, not on MariaDB
-    reason = _refused(lambda: context.connection.rows(events)) if context.mysql else ""
-    if not context.mysql and grants.missing(["REPLICATION SLAVE"]):
-        reason = f"{grants.account} lacks REPLICATION SLAVE"
-    if reason:
+    if context.mysql:  # there, unlike in MariaDB, it needs REPLICATION SLAVE
+        unreadable = _is_denied(lambda: context.connection.rows("SHOW BINLOG EVENTS LIMIT 1"))
+    else:
+        unreadable = bool(grants.missing(["REPLICATION SLAVE"]))
+    if unreadable:
         missing.append("REPLICATION SLAVE")
-        reasons.append(reason)
-    reason = _refused(lambda: log_status(context.connection))
-    if reason:
+    if _is_denied(lambda: log_status(context.connection)):
         modern = not context.mysql and context.connection.version >= (10, 5, 2)
         missing.append("BINLOG MONITOR" if modern else "REPLICATION CLIENT")
-        reasons.append(reason)
     if missing:
-        fix = grants.statement(missing)
-        yield Finding("replication", "error", "; ".join(reasons), fix, ADMINISTRATOR)
+        text = f"{grants.account} lacks {' and '.join(missing)}"
+        yield Finding("replication", "error", text, grants.statement(missing), ADMINISTRATOR)
     else:
         yield Finding("replication", "ok", f"{grants.account} may read the binlog")
 
 
-def _refused(run: Callable[[], object]) -> str:
-    """Why the account may not run the statement; "" if it may."""
+def _is_denied(run: Callable[[], object]) -> bool:
+    """Return True if the account lacks the right to run the statement."""
     try:
         run()
     except pymysql.MySQLError as error:
-        if number_of(error) in _DENIED:
-            return server_message(number_of(error), str(error.args[-1]))
-    return ""
+        return number_of(error) in _DENIED
+    return False
 
 
 def _watermark_table(context: CheckContext) -> Iterator[Finding]:
@@ -264,7 +259,7 @@ def _blocking_dumps(context: CheckContext) -> Iterator[Finding]:
         yield Finding("blocking dumps", "ok", f"{grants.account} may make them")
         return
     asked = context.snapshot_mode == "blocking"
-    text = f"{grants.account} lacks RELOAD, which blocking dumps need if writes never pause"
+    text = f"{grants.account} may make them while writes pause; without a pause they need RELOAD"
     fix = grants.statement(missing) if asked else ""
     yield Finding("blocking dumps", "warning" if asked else "ok", text, fix, ADMINISTRATOR)
 

@@ -213,7 +213,7 @@ def _server_id(context: CheckContext) -> Iterator[Finding]:
     try:
         replicas = connection.named("SHOW REPLICAS" if modern else "SHOW SLAVE HOSTS")
     except pymysql.MySQLError:
-        text = f"{ours} is not the server's own; other replicas' ids may not be seen"
+        text = f"{ours} is not the server's own; the account may not see those of other replicas"
         yield Finding("server id", "ok", text)
         return
     ids = {

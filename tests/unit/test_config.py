@@ -391,6 +391,19 @@ def test_missing_and_unreadable_files_are_reported(tmp_path: Path) -> None:
         load_config(tmp_path, {})
 
 
+def test_exclude_is_the_same_as_tables_with_an_exclamation_mark(tmp_path: Path) -> None:
+    text = (
+        'source: {kind: postgres, url: "postgresql://h/d", exclude: ["*.tmp_*", public.audit]}\n'
+        'log: {path: log}\noutputs: [{kind: delta, path: lake, tables: ["public.*"], '
+        "exclude: [public.secret]}]\n"
+    )
+    config = load(tmp_path, text)
+    assert config.source.tables == ["*.*", "!*.tmp_*", "!public.audit"]
+    assert config.outputs[0].tables == ["public.*", "!public.secret"]
+    shown = problem(tmp_path, text.replace("public.secret", '"!public.secret"'))
+    assert "outputs[0].exclude[0]: a pattern with ! excludes tables of a list" in shown
+
+
 def test_anchors_and_merge_keys_work(tmp_path: Path) -> None:
     text = MINIMAL + (
         "outputs:\n  - &a {kind: delta, path: a}\n  - {<<: *a, name: second, path: s3://lake/b}\n"

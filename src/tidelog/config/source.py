@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from tidelog.codecs.mysql.server_urls import SCHEMES, parse_url
 from tidelog.errors import ConfigError
 from tidelog.kinds.sections import (
+    EXCLUDE,
     SOURCE_TYPES,
     Bytes,
     ColumnPatterns,
@@ -23,6 +24,7 @@ from tidelog.kinds.sections import (
     TablePattern,
     TablePatterns,
     TypesSection,
+    add_excluded,
 )
 from tidelog.model.dump_options import DumpMode
 
@@ -141,6 +143,8 @@ class SourceBase(Section):
 
     kind: str
 
+    _excluded = model_validator(mode="before")(add_excluded)
+
     @property
     def exclusions(self) -> list[str]:
         """The option ``exclude_columns``; empty for a kind without it."""
@@ -151,6 +155,7 @@ class SourceSection(SourceBase):
     """The section of a plugin's kind of source, with the options that capture needs."""
 
     tables: TablePatterns = _TABLES
+    exclude: list[TablePattern] = EXCLUDE
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: DumpMode = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
@@ -188,6 +193,7 @@ class PostgresSourceSection(SourceBase):
         examples=[["shop", "billing"]],
     )
     tables: TablePatterns = _TABLES
+    exclude: list[TablePattern] = EXCLUDE
     exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: DumpMode = _SNAPSHOT_MODE
@@ -283,6 +289,7 @@ class MySqlSourceSection(SourceBase):
         examples=["mysql://tidelog:${MYSQL_PASSWORD}@db:3306/shop"],
     )
     tables: TablePatterns = _TABLES
+    exclude: list[TablePattern] = EXCLUDE
     exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: DumpMode = _SNAPSHOT_MODE

@@ -230,6 +230,31 @@ TablePatterns = Annotated[
     list[Annotated[str, AfterValidator(check_listed)]], AfterValidator(check_selects)
 ]
 """A list that selects tables; a pattern with ``!`` in front excludes."""
+EXCLUDE: Any = Field(
+    default=[],
+    description="Tables to leave out, as [patterns](table-patterns.md): the same as the patterns "
+    "in `tables`, each with `!` in front.",
+    examples=[["public.audit", "public.tmp_*"]],
+)
+"""The option ``exclude`` of a section that has ``tables``."""
+
+
+def add_excluded(section: Any) -> Any:
+    """Return a section, before it is validated, whose ``tables`` have the patterns of ``exclude``
+    too. Patterns that are refused there are left out here: they are reported once.
+    """
+    if not isinstance(section, dict) or not isinstance(section.get("exclude"), list):
+        return section
+    tables = section.get("tables", ["*.*"])
+    if not isinstance(tables, list):
+        return section
+    found = []
+    for pattern in section["exclude"]:
+        with suppress(ValueError, AttributeError, TypeError):
+            found.append(f"!{check_pattern(pattern)}")
+    return {**section, "tables": list(dict.fromkeys([*tables, *found]))}
+
+
 ColumnPatterns = Annotated[
     list[Annotated[str, AfterValidator(check_column_pattern)]], AfterValidator(check_selects)
 ]

@@ -19,7 +19,16 @@ from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_val
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.eventlog.local_storage import provide_options
 from tidelog.kinds.adapters import FORMATTERS
-from tidelog.kinds.sections import Location, Section, StorageOption, TablePatterns, TypesSection
+from tidelog.kinds.sections import (
+    EXCLUDE,
+    Location,
+    Section,
+    StorageOption,
+    TablePattern,
+    TablePatterns,
+    TypesSection,
+    add_excluded,
+)
 from tidelog.model.option_values import (
     ALL_TEXT,
     BigintUnsignedMode,
@@ -203,6 +212,9 @@ class OutputSection(Section):
         "with `!` in front excludes.",
         examples=[["public.*", "!public.audit"]],
     )
+    exclude: list[TablePattern] = EXCLUDE
+
+    _excluded = model_validator(mode="before")(add_excluded)
 
     def keyless_of(self, table: TableName) -> KeylessPolicy | None:
         """Return what the output does with a table if it has no key; None: it needs none."""

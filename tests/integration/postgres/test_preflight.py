@@ -9,6 +9,8 @@ import pytest
 from tests.support.postgres_parts import preflight
 
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.database.postgres import PostgresSession
 from tidelog.sources.findings import Finding, fix_script
 from tidelog.sources.postgres.catalogue.identity import not_owned
 
@@ -288,6 +290,8 @@ def test_who_is_not_let_in_is_shown_what_lets_them_in() -> None:
         server.execute("REVOKE CONNECT ON DATABASE shop FROM PUBLIC")
         server.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int)", "shop")
         url = server.dsn("shop", user="reader", password="s3cret")
+        with pytest.raises(OutputRefusedError, match="supplied: put one in the output's url"):
+            PostgresSession(server.dsn("shop", user="reader"), "test")
 
         def fix(**options: Any) -> Finding:
             findings = preflight(url, tables=["public.t"], **options).check()

@@ -179,6 +179,10 @@ def _failed(what: str, error: psycopg.Error, copied: Sequence[str] = ()) -> Tide
     if state.startswith(_OF_RIGHTS_AND_NAMES):
         return OutputRefusedError(text)
     # libpq gives the reason of a failed connection only as text.
+    if not state and "no password supplied" in said:
+        return OutputRefusedError(
+            f"{text}: put one in the output's url, such as ${{NAME}} from the environment"
+        )
     if not state and re.search(r"authentication failed|does not exist|no pg_hba", said):
         return OutputRefusedError(text)
     if state == _READ_ONLY:

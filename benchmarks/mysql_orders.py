@@ -33,7 +33,7 @@ NUMBERS = (
 )
 INSERT = """
 INSERT INTO orders SELECT g, g % 10000, 'shipped', g % 1000 + 0.25, g % 10, NOW(6), NOW(6),
-  'a note of some thirty characters', MD5(g), g % 2 = 0
+  'a note of some thirty characters', LEFT(SHA2(g, 256), 32), g % 2 = 0
 FROM (SELECT {first} + n AS g FROM numbers WHERE n < {count}) AS series
 """
 UPDATE = """

@@ -3,7 +3,8 @@
     python tools/debian_mysql.py DIRECTORY
     make test-mysql MYSQLD=DIRECTORY/usr/sbin/mysqld-here
 
-It runs on older Debians as well, since it brings its own C library. Nothing is installed. Packages
+It runs on older Debians as well, since it brings its own C library. Started by hand it needs
+``--secure-file-priv=``: the default directory is not there. Nothing is installed. Packages
 are those of Debian's development release, checked against its list by SHA-256; they need `dpkg-deb`.
 """
 

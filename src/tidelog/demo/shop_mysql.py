@@ -43,7 +43,8 @@ FILL = (
     """INSERT INTO products
         SELECT CONCAT('SKU-', i), CONCAT('Product ', i), 1 + (i * 53 % 50000) / 100, i * 7 % 500,
             JSON_OBJECT('colour', ELT(1 + i % 3, 'red', 'green', 'blue'), 'weight', i % 90),
-            IF(i % 50 = 0, REPEAT(MD5(i), 300), CONCAT('A plain description of product ', i))
+            IF(i % 50, CONCAT('A plain description of product ', i),
+                REPEAT(LEFT(SHA2(i, 256), 32), 300))
         FROM ({series}) AS series WHERE i BETWEEN 1 AND {products}""",
     """INSERT INTO orders
         SELECT i, 1 + i % {customers}, ELT(1 + i % 4, 'new', 'paid', 'sent', 'returned'),

@@ -4,10 +4,7 @@ of test_spark_connect.py are not repeated.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,7 @@ from typing import Any
 import pytest
 from tests.behaviours.outputs import api, kafka_topics, search_index
 from tests.behaviours.outputs.database_tables import live_rows, server
-from tests.integration.spark.orders import orders
-from tests.support.build_log import BuiltLog
+from tests.integration.spark.over_connect import Delivery
 from tests.support.s3 import S3Server
 from tests.support.spark_connect import ConnectServer, need_client
 
@@ -42,44 +38,6 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield started.remote
     finally:
         started.kill()
-
-
-class Delivery:
-    """A pipeline of one output, and the log that it delivers."""
-
-    def __init__(self, directory: Path, remote: str, *outputs: dict[str, Any]) -> None:
-        self.built = BuiltLog(directory / "log")
-        self.config = directory / "tidelog.yaml"
-        document = {
-            "source": {"kind": "postgres", "url": "postgresql://u@h/d"},
-            "log": {"path": "log"},
-            "state": {"url": "sqlite:///state.db"},
-            "pipeline": {"remote": remote},
-            "outputs": list(outputs),
-        }
-        self.config.write_text(json.dumps(document))
-
-    def run(self) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "tidelog", "pipeline", str(self.config), "--once"],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"},
-            timeout=200,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-
-    def deliver(self) -> Iterator[None]:
-        """Rows, then changes of them; returns after each."""
-        table = orders(self.built)
-        self.run()
-        yield
-        self.built.update(table, "1", "changed", "2.5")
-        self.built.delete(table, "2")
-        self.built.flush()
-        self.run()
-        yield
 
 
 def check_copy(delivery: Delivery, rows: Found) -> None:

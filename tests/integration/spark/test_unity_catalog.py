@@ -14,8 +14,10 @@ import psycopg
 import pytest
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import COLUMNS, orders
+from tests.integration.spark.over_connect import Delivery
 from tests.support.build_log import BuiltLog
 from tests.support.pipeline_process import Delivering
+from tests.support.spark_connect import ConnectServer, need_client
 from tests.support.unity import UnityServer, by_duckdb
 
 from tidelog.outputs.lake.delta.unity import UnityCatalog
@@ -133,6 +135,23 @@ def test_a_server_that_is_down_hinders_no_batch_and_gets_the_tables_later(
         server.start()
     assert registered.run() == {}
     assert entry(server, "orders") is not None
+
+
+def test_tables_are_registered_over_spark_connect_by_a_client_without_java(
+    server: UnityServer, tmp_path: Path
+) -> None:
+    need_client()
+    catalog = {"type": "unity", "uri": server.uri, "name": "main", "token": server.token}
+    started = ConnectServer(tmp_path / "connect.log")
+    try:
+        started.wait()
+        output = {"kind": "delta", "path": "lake", "catalog": catalog}
+        next(Delivery(tmp_path, started.remote, output).deliver())
+        found = by_duckdb(server, "SELECT count(*), sum(id) FROM unity.public.orders")
+        assert found == [(4, 6)]
+    finally:
+        started.kill()
+        server.ask("DELETE", "tables/main.public.orders")
 
 
 def test_the_configuration_names_the_server_and_shows_no_token(

@@ -1,0 +1,52 @@
+"""Pipelines over Spark Connect, by a client without Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.integration.spark.orders import orders
+from tests.support.build_log import BuiltLog
+
+
+class Delivery:
+    """A pipeline of one output, and the log that it delivers."""
+
+    def __init__(self, directory: Path, remote: str, *outputs: dict[str, Any]) -> None:
+        self.built = BuiltLog(directory / "log")
+        self.config = directory / "tidelog.yaml"
+        document = {
+            "source": {"kind": "postgres", "url": "postgresql://u@h/d"},
+            "log": {"path": "log"},
+            "state": {"url": "sqlite:///state.db"},
+            "pipeline": {"remote": remote},
+            "outputs": list(outputs),
+        }
+        self.config.write_text(json.dumps(document))
+
+    def run(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidelog", "pipeline", str(self.config), "--once"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"},
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+
+    def deliver(self) -> Iterator[None]:
+        """Rows, then changes of them; returns after each."""
+        table = orders(self.built)
+        self.run()
+        yield
+        self.built.update(table, "1", "changed", "2.5")
+        self.built.delete(table, "2")
+        self.built.flush()
+        self.run()
+        yield

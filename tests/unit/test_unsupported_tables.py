@@ -17,6 +17,7 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.progress import LeftOutTableStore
+from tidelog.outputs.base.targets import advised
 from tidelog.ports import DumpCompleted, UnsupportedReason
 from tidelog.state.sqlite import SqliteState
 
@@ -206,7 +207,7 @@ def test_a_table_whose_rows_are_rejected_again_is_not_dumped_by_each_start(
     state: SqliteState,
 ) -> None:
     """`pipeline --once` starts every few minutes. Other options are another try."""
-    rejected = RowsLeftOutError("its row is rejected")
+    rejected = advised(RowsLeftOutError("its row is rejected"), T, "")
     asked: list[str] = []
     counts = []
     for start, options in enumerate(["a", "a", "a", "b", "b", "b"]):
@@ -216,6 +217,9 @@ def test_a_table_whose_rows_are_rejected_again_is_not_dumped_by_each_start(
         if not left_out:
             tables.add("public.t", rejected, start)
         assert bool(left_out) == (start in (2, 4, 5))
+        reason = tables.messages()["public.t"]
+        assert reason.startswith("its row is rejected. Then run `tidelog dump CONFIG --table publ")
+        assert ("start the pipeline again" in reason) == (start == 0)
         counts.append(len(asked))
     assert counts == [0, 1, 1, 2, 2, 2]
     tables.resume("public.t", 7, is_dumped=True)

@@ -156,6 +156,10 @@ class LeftOutTable:
         return dump.delete_absent and dump.first_offset >= needed
 
 
+DUMPED_AT_START = ", or start the pipeline again, which requests that dump once"
+"""The end of the reason for a table whose rows can't be written, until that dump was in vain."""
+
+
 class LeftOutTableStore:
     """Stores the tables that an output leaves out because its destination can't have them, or
     because they have no key, in one document of the state store.
@@ -196,9 +200,11 @@ class LeftOutTableStore:
             by_rows = isinstance(error, RowsLeftOutError)
             dumped_with = known.dumped_with if known is not None and by_rows else None
             wanted = LeftOutTable(str(error), first, None, keyless_since, dumped_with)
+            if self._was_in_vain(wanted):
+                wanted = replace(wanted, why=wanted.why.removesuffix(DUMPED_AT_START))
             if known != wanted:
                 level = logging.WARNING if is_keyless else logging.ERROR
-                logger.log(level, "%s is left out: %s", table, error)
+                logger.log(level, "%s is left out: %s", table, wanted.why)
                 self._store({**self._tables, table: wanted})
 
     def complete_dumps(self, dumps: Iterable[DumpCompleted], at: int) -> tuple[DumpCompleted, ...]:

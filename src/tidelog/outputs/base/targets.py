@@ -31,7 +31,7 @@ from tidelog.model.patterns import dump_command, exclusion, matches, pattern_of
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.progress import LeftOutTableStore, OutputProgress
+from tidelog.outputs.base.progress import DUMPED_AT_START, LeftOutTableStore, OutputProgress
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.ports import SchemaFormatter, StateStore, TargetTable
@@ -187,8 +187,7 @@ def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOu
     """
     more = other if isinstance(error, ValueRefusedError) else ""
     return type(error)(
-        f"{str(error).rstrip('.')}{more}. Then run `{dump_command(table)}`, or start the "
-        "pipeline again, which requests that dump once"
+        f"{str(error).rstrip('.')}{more}. Then run `{dump_command(table)}`{DUMPED_AT_START}"
     )
 
 

@@ -266,9 +266,11 @@ def command_line() -> Iterator[str]:
     for name, command in named.items():
         arguments = [p for p in command.params if p.param_type_name == "argument"]
         flags = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
-        usage = " ".join(["tidelog", name, *(str(a.metavar or a.name.upper()) for a in arguments)])
+        names = {a.name: str(a.metavar or a.name.upper()) for a in arguments}
+        names |= {a.name: f"[{names[a.name]}]" for a in arguments if not a.required}
+        usage = " ".join(["tidelog", name, *names.values()])
         yield f"\n## `tidelog {name}`\n\n{command.help.strip()}\n\n```\n{usage} [OPTIONS]\n```\n"
-        items = [(f"`{a.metavar}`", a.help, "") for a in arguments]
+        items = [(f"`{names[a.name]}`", a.help, "") for a in arguments]
         for option in flags:
             if option.name == "help":
                 continue

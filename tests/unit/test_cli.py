@@ -124,6 +124,7 @@ def test_help_has_no_line_breaks_of_a_docstring(
     monkeypatch.setenv("COLUMNS", "200")
     assert invoke("init", "--help") == 0
     shown = capsys.readouterr().out
+    assert "tidelog init [OPTIONS] [CONFIG]" in shown
     assert "elsewhere all tables go to a Delta lake. Changes nothing in the database." in shown
 
 

@@ -192,7 +192,7 @@ ConfigFile = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, one document a line.")]
 DumpArgument = Annotated[
-    str | None, typer.Argument(metavar="[DUMP]", help="The dump's id; default: all dumps.")
+    str | None, typer.Argument(metavar="DUMP", help="The dump's id; default: all dumps.")
 ]
 
 

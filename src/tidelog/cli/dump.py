@@ -263,7 +263,7 @@ def resume(
 def cancel(
     config: ConfigFile,
     dump: Annotated[
-        str | None, typer.Argument(metavar="[DUMP]", help="The dump's id; asked for if missing.")
+        str | None, typer.Argument(metavar="DUMP", help="The dump's id; asked for if missing.")
     ] = None,
     table: Tables = None,
     every: Annotated[bool, typer.Option("--all", help="All dumps.")] = False,
@@ -380,7 +380,7 @@ def send_signal(
         str, typer.Argument(metavar="TYPE", help="execute-snapshot, stop-snapshot, log, …")
     ],
     data: Annotated[
-        str | None, typer.Argument(metavar="[JSON]", help="As in the signal table's column data.")
+        str | None, typer.Argument(metavar="JSON", help="As in the signal table's column data.")
     ] = None,
     signal_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Names the dump; default: a new id.")

@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 def init(
-    config: Annotated[Path, typer.Argument(metavar="[CONFIG]", help="The file to write.")] = Path(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file to write.")] = Path(
         "tidelog.yaml"
     ),
     url: Annotated[

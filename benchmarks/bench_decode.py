@@ -20,7 +20,7 @@ from tests.support.payloads import insert, record_batch, table_schema, update
 from benchmarks.table import Row, show
 from tidelog.codecs.decode import decode
 from tidelog.codecs.fold import fold
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 COLUMNS = (
     ("id", "int64"), ("customer_id", "int32"), ("quantity", "int32"), ("price", "decimal(10,2)"),
@@ -52,9 +52,9 @@ def batch(kinds: str, rows: int, keys: int, seed: int = 1) -> pa.RecordBatch:
         what = kinds[number % len(kinds)]
         new = row(rng, rng.randrange(keys))
         if what == "I":
-            records.append((Kind.INSERT, insert(new)))
+            records.append((RecordKind.INSERT, insert(new)))
         else:
-            records.append((Kind.UPDATE, update(new, new if what == "F" else None, b"O")))
+            records.append((RecordKind.UPDATE, update(new, new if what == "F" else None, b"O")))
     return record_batch(records)
 
 

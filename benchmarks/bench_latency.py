@@ -30,7 +30,7 @@ import numpy.typing as npt
 from benchmarks.bench_capture import Bench, bench, single_row_workload
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 Visible = list[tuple[int, float]]  # the offset up to which, and when (seconds)
 
@@ -73,7 +73,7 @@ def latencies_s(log: EventLog, visible: Visible, since: float, until: float) -> 
         records = log.read(ref, ("offset", "kind", "commit_ts"))
         kind = records.column("kind").to_numpy()
         committed = records.column("commit_ts").to_numpy() / 1e6
-        chosen = (kind == int(Kind.UPDATE)) & (committed >= since) & (committed < until)
+        chosen = (kind == int(RecordKind.UPDATE)) & (committed >= since) & (committed < until)
         offsets = records.column("offset").to_numpy()[chosen]
         place = np.searchsorted(ends, offsets, side="right")
         if len(place) and place.max() == len(ends):

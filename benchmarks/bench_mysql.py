@@ -35,7 +35,7 @@ from tidelog import app
 from tidelog.codecs.decode import decode as decode_records
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableSchema
 
 PER_SECOND = 2_000
@@ -98,7 +98,7 @@ def decode(kind: str, quick: bool) -> list[Row]:
         schema = log.schemas.get(records.column("schema_id")[0].as_py())
         theirs_s = min(python_reader(here, file, theirs_rows) for _ in range(2))
     found = {}
-    for name, kind_of_change in (("inserts", Kind.INSERT), ("updates", Kind.UPDATE)):
+    for name, kind_of_change in (("inserts", RecordKind.INSERT), ("updates", RecordKind.UPDATE)):
         chosen = records.filter(pc.equal(records.column("kind"), int(kind_of_change)))
         batches = chosen.combine_chunks().to_batches(max_chunksize=DECODE_ROWS)
         found[name] = min(decoded_s(batches, schema) for _ in range(4)) / len(chosen)

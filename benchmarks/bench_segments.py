@@ -27,7 +27,7 @@ from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
 
@@ -55,7 +55,7 @@ def log_batch(rows: list[bytes], position: int) -> LogBatch:
     transaction = np.arange(n, dtype=np.int64) // 1000
     last = int(transaction[-1])
     return LogBatch(
-        kind=np.full(n, Kind.INSERT, np.uint8),
+        kind=np.full(n, RecordKind.INSERT, np.uint8),
         schema_id=np.ones(n, np.int32),
         position=position + transaction * 200_000,
         ordinal=np.arange(n, dtype=np.int64) % 1000,

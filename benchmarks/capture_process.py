@@ -32,7 +32,7 @@ from tidelog.config import load_config
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.segments import SegmentMeta
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 
 
 class TimedWriter(EventLogWriter):
@@ -70,7 +70,7 @@ def clock_latencies_ms(path: str, column: str) -> list[tuple[float, Any]]:
     for ref in log.segments(int(at[0]), TimedWriter.appended[-1][2]):
         records = log.read(ref)
         # A row that a dump has read was written long ago.
-        records = records.filter(pc.not_equal(records.column("kind"), int(Kind.DUMP_ROW)))
+        records = records.filter(pc.not_equal(records.column("kind"), int(RecordKind.DUMP_ROW)))
         for number in set(records.column("schema_id").to_pylist()) - {0}:
             if column not in log.schemas.get(number).column_names:
                 continue

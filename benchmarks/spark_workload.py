@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tests.support.build_log import BuiltLog
 
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import TableSchema
 from tidelog.spark.pipeline import LoopOptions, run_pipeline
 
@@ -83,15 +83,15 @@ def append(built, schema, ids, salts, notes, random, kind) -> None:  # type: ign
         payloads, kinds = [], []
         for i, (key, draw) in enumerate(zip(part, draws, strict=True)):
             if kind == "I":
-                what = Kind.INSERT
+                what = RecordKind.INSERT
             elif key in alive:  # deleted before: comes back
-                what = Kind.INSERT
+                what = RecordKind.INSERT
                 alive.discard(key)
             elif draw < 0.05:
-                what = Kind.DELETE
+                what = RecordKind.DELETE
                 alive.add(key)
             else:
-                what = Kind.UPDATE
+                what = RecordKind.UPDATE
             payloads.append(_payload(what, key, start + i, notes))
             kinds.append(int(what))
         n = len(part)
@@ -113,9 +113,9 @@ def append(built, schema, ids, salts, notes, random, kind) -> None:  # type: ign
         built.writer.append_log([batch])
 
 
-def _payload(kind: Kind, key: int, salt: int, notes: list[bytes]) -> bytes:
+def _payload(kind: RecordKind, key: int, salt: int, notes: list[bytes]) -> bytes:
     id_text = b"%d" % key
-    if kind is Kind.DELETE:
+    if kind is RecordKind.DELETE:
         return b"D\x00\x00\x00\x01K\x00\x0a" + _cell(id_text) + b"n" * 9
     cells = (
         id_text,
@@ -130,7 +130,7 @@ def _payload(kind: Kind, key: int, salt: int, notes: list[bytes]) -> bytes:
         notes[salt % 4096],
         b"C-%08d" % (salt % 99_999_999),
     )
-    head = (b"I" if kind is Kind.INSERT else b"U") + b"\x00\x00\x00\x01N\x00\x0a"
+    head = (b"I" if kind is RecordKind.INSERT else b"U") + b"\x00\x00\x00\x01N\x00\x0a"
     return head + b"".join(map(_cell, cells))
 
 

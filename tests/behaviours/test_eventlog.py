@@ -33,7 +33,7 @@ from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.segments import RECORD_SCHEMA, encode_segment, to_record_batches
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.model.records import Kind, Resume, ranges_of
+from tidelog.model.records import RecordKind, Resume, ranges_of
 from tidelog.ports import SourceId
 from tidelog.system import failpoints
 
@@ -117,7 +117,7 @@ def test_what_was_appended_is_read_back_in_order_with_growing_offsets(writer, lo
 
 
 def test_columns_are_stored_as_they_came(writer, log):
-    one = batch([b"a", b"b"], 10, schema_id=[1, 2], kind=Kind.UPDATE, xid=7, ordinal=3)
+    one = batch([b"a", b"b"], 10, schema_id=[1, 2], kind=RecordKind.UPDATE, xid=7, ordinal=3)
     writer.append_log([one])
     (ref,) = log.segments(0)
     table = log.read(ref)
@@ -145,7 +145,7 @@ def test_metadata_tells_what_is_inside(writer):
 
 def test_a_chunks_rows_advance_by_one_and_stand_at_the_given_position(writer, log):
     writer.append_log([batch([b"log"], 10, xid=5)])
-    rows = batch([b"row one", b"row two"], 0, kind=Kind.DUMP_ROW)
+    rows = batch([b"row one", b"row two"], 0, kind=RecordKind.DUMP_ROW)
     meta = writer.append_chunk(rows, chunk("c1"), position=77)
     assert (meta.first, meta.next) == (4, 6)
     assert meta.resume == Resume(10, 10, 0), "a chunk does not move the source's position"
@@ -164,7 +164,7 @@ def test_positions_and_control_records(writer, log):
     (ref,) = log.segments(0)
     (record,) = log.read(ref).to_pylist()
     assert json.loads(record["payload"]) == {"dump": "1", "event": "completed"}
-    assert (record["kind"], record["schema_id"], record["position"]) == (Kind.CONTROL, 0, 50)
+    assert (record["kind"], record["schema_id"], record["position"]) == (RecordKind.CONTROL, 0, 50)
     assert meta.rows_by_schema == {0: 1}
 
 
@@ -444,7 +444,7 @@ def fill(writer, segments=6):
 
 def test_roll_up_changes_files_not_records(writer, log, path, place):
     fill(writer)
-    writer.append_chunk(batch([b"r"], 0, kind=Kind.DUMP_ROW), chunk("c"), 20)
+    writer.append_chunk(batch([b"r"], 0, kind=RecordKind.DUMP_ROW), chunk("c"), 20)
     writer.append_position(Resume(90, 90, 0))
     before, refs, tail = payloads(log), log.segments(0), log.tail
     tables = [log.read(ref) for ref in refs]

@@ -17,7 +17,7 @@ from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 _numbers = count(1)
 
@@ -70,12 +70,12 @@ def at(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 def issued(at: Place) -> tuple[int, int]:
     """Where the copy ends that was put back, and the offset up to which readers have read."""
     leader = at.lead(2)
-    leader.append_log([batch([b"before"], 10, kind=Kind.INSERT)])
+    leader.append_log([batch([b"before"], 10, kind=RecordKind.INSERT)])
     end = leader.next_offset
     at.save()
-    leader.append_log([batch([b"lost"], 20, kind=Kind.INSERT)])
+    leader.append_log([batch([b"lost"], 20, kind=RecordKind.INSERT)])
     leader = at.lead(3)
-    leader.append_log([batch([b"lost, too"], 30, kind=Kind.INSERT)])
+    leader.append_log([batch([b"lost, too"], 30, kind=RecordKind.INSERT)])
     return end, leader.next_offset
 
 
@@ -94,7 +94,7 @@ def test_no_offset_is_issued_twice_and_readers_ahead_are_reported(
     at.restore()
     refuses(lambda: running.segments(ahead), ahead, end)
     leader = at.lead(3)  # as the lease says: the state was put back, too
-    first = leader.append_log([batch([b"after"], 20, kind=Kind.INSERT)]).first
+    first = leader.append_log([batch([b"after"], 20, kind=RecordKind.INSERT)]).first
     assert first > ahead
     leader.append_position(leader.resume)
     if rolled_up:

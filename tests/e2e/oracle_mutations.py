@@ -19,7 +19,7 @@ from tidelog.capture.dumps import chunk_planner, chunk_results, chunk_task, coor
 from tidelog.capture.dumps import state as dump_state
 from tidelog.capture.dumps.state import DumpStatus
 from tidelog.capture.session import loop
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 Patch = pytest.MonkeyPatch
 
@@ -241,7 +241,7 @@ def absent_lost(patch: Patch) -> None:
     closed = chunk_task.ChunkReading.on_window_closed
 
     def closing(self: Any, outcome: Any) -> Any:
-        outcome.rows = outcome.rows.filter(outcome.rows.kind != Kind.ABSENT)
+        outcome.rows = outcome.rows.filter(outcome.rows.kind != RecordKind.ABSENT)
         return closed(self, outcome)
 
     patch.setattr(chunk_task.ChunkReading, "on_window_closed", closing)

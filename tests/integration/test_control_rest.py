@@ -23,7 +23,7 @@ from tidelog.config import Config, parse_config
 from tidelog.control.commands import SetDumpOptions
 from tidelog.errors import UsageError
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 pytestmark = pytest.mark.integration
 
@@ -428,7 +428,7 @@ def test_notifications_reach_every_channel(config: Config) -> None:
         json.loads(record["payload"])
         for ref in log.segments(log.head_offset, log.latest_offset())
         for record in log.read(ref, ["kind", "payload"], schema_ids=[0]).to_pylist()
-        if record["kind"] == Kind.CONTROL
+        if record["kind"] == RecordKind.CONTROL
     ]
     in_log = [v["notification"]["type"] for v in stored if v["type"] == "notification"]
     assert in_log == kinds

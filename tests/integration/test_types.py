@@ -21,7 +21,7 @@ from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import fold
 from tidelog.codecs.postgres.tuples import copy_text_rows
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableSchema
 
 pytestmark = pytest.mark.integration
@@ -207,7 +207,9 @@ def logged(connection: psycopg.Connection[Any], schema: TableSchema) -> pa.Recor
         "'proto_version', '1', 'publication_names', 'p')"
     ).fetchall()
     payloads = [row[0] for row in rows if row[0][:1] in b"IUDT"]
-    return record_batch([(Kind(payload[0]), payload) for payload in payloads], schema.schema_id)
+    return record_batch(
+        [(RecordKind(payload[0]), payload) for payload in payloads], schema.schema_id
+    )
 
 
 def dumped(connection: psycopg.Connection[Any], query: str, columns: int) -> pa.RecordBatch:
@@ -216,7 +218,7 @@ def dumped(connection: psycopg.Connection[Any], query: str, columns: int) -> pa.
         batch = copy_text_rows(b"".join(bytes(part) for part in copy), 16385, 1, columns)
     bounds = batch.payload_offsets
     payloads = [batch.payload[a:b].tobytes() for a, b in pairwise(bounds)]
-    return record_batch([(Kind.DUMP_ROW, payload) for payload in payloads])
+    return record_batch([(RecordKind.DUMP_ROW, payload) for payload in payloads])
 
 
 def after(decoded: Decoded) -> pa.StructArray:

@@ -24,7 +24,7 @@ from tests.support.payloads import (
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.codecs.decode import decode
 from tidelog.errors import DecodeError
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 _EPOCH = dt.datetime(1970, 1, 1)
 
@@ -111,19 +111,19 @@ def test_decoding_inverts_encoding(
         gone = [False] * len(row)
         before = after = None
         if kind == "D":
-            records.append((Kind.DELETE, delete(cells, b"O")))
+            records.append((RecordKind.DELETE, delete(cells, b"O")))
             before = values
         elif kind == "O":
             kept = [data.draw(st.sampled_from([cell, UNCHANGED])) for cell in cells]
-            records.append((Kind.UPDATE, update(kept, cells, b"O")))
+            records.append((RecordKind.UPDATE, update(kept, cells, b"O")))
             before = after = values
         elif kind == "partial":
             gone = [data.draw(st.booleans()) for _ in row]
             kept = [UNCHANGED if g else c for g, c in zip(gone, cells, strict=True)]
-            records.append((Kind.UPDATE, update(kept)))
+            records.append((RecordKind.UPDATE, update(kept)))
             after = [None if g else v for g, v in zip(gone, values, strict=True)]
         else:
-            code = {"I": Kind.INSERT, "r": Kind.DUMP_ROW, "U": Kind.UPDATE}[kind]
+            code = {"I": RecordKind.INSERT, "r": RecordKind.DUMP_ROW, "U": RecordKind.UPDATE}[kind]
             records.append((code, update(cells) if kind == "U" else insert(cells)))
             after = values
         befores.append(before)
@@ -150,9 +150,9 @@ def test_decoding_inverts_encoding(
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.binary(max_size=60), min_size=1, max_size=5),
-    st.sampled_from([Kind.INSERT, Kind.UPDATE, Kind.DELETE]),
+    st.sampled_from([RecordKind.INSERT, RecordKind.UPDATE, RecordKind.DELETE]),
 )
-def test_arbitrary_bytes_give_a_clear_error_or_a_row(tails: list[bytes], kind: Kind) -> None:
+def test_arbitrary_bytes_give_a_clear_error_or_a_row(tails: list[bytes], kind: RecordKind) -> None:
     schema = table_schema([("a", "text"), ("b", "int32")], key=["a"])
     header = bytes([kind]) + b"\0\0\0\1"
     try:

@@ -17,7 +17,7 @@ from tests.support.payloads import (
 )
 
 from tidelog.codecs.fold import fold
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 SCHEMA = table_schema([("k", "text"), ("a", "text"), ("b", "text")], key=["k"])
 _KEYS = ["", "a", "aa", "b", "ab"]
@@ -29,7 +29,7 @@ _ABSENT = object()  # a column's value that the batch does not tell
 def test_fold_equals_applying_the_records_one_by_one(data: st.DataObject) -> None:
     alive = set(data.draw(st.sets(st.sampled_from(_KEYS))))  # rows that were there before
     model: dict[str, tuple[str, int, list[Any]]] = {}
-    records: list[tuple[Kind, bytes]] = []
+    records: list[tuple[RecordKind, bytes]] = []
     truncated = None
     for step in range(data.draw(st.integers(0, 25))):
         version = step  # replaced by the record's own below
@@ -39,7 +39,7 @@ def test_fold_equals_applying_the_records_one_by_one(data: st.DataObject) -> Non
         if what in "Ir":
             if what == "I" and key in alive:
                 continue
-            kind = Kind.INSERT if what == "I" else Kind.DUMP_ROW
+            kind = RecordKind.INSERT if what == "I" else RecordKind.DUMP_ROW
             records.append((kind, insert([key, a, b])))
             alive.add(key)
             model[key] = ("u", len(records) - 1, [a, b])
@@ -51,7 +51,7 @@ def test_fold_equals_applying_the_records_one_by_one(data: st.DataObject) -> Non
             cells = [data.draw(st.sampled_from([value, UNCHANGED])) for value in (a, b)]
             new = [s if c is UNCHANGED else c for c, s in zip(cells, state, strict=True)]
             old = [key, None, None] if what == "M" else None
-            records.append((Kind.UPDATE, update([to, *cells], old)))
+            records.append((RecordKind.UPDATE, update([to, *cells], old)))
             if to != key:
                 alive.remove(key)
                 model[key] = ("d", len(records) - 1, [None, None])
@@ -60,12 +60,12 @@ def test_fold_equals_applying_the_records_one_by_one(data: st.DataObject) -> Non
         elif what in "Da":
             if (key in alive) == (what == "a"):
                 continue
-            kind = Kind.DELETE if what == "D" else Kind.ABSENT
+            kind = RecordKind.DELETE if what == "D" else RecordKind.ABSENT
             records.append((kind, delete([key, None, None])))
             alive.discard(key)
             model[key] = ("d", len(records) - 1, [None, None])
         else:
-            records.append((Kind.TRUNCATE, truncate()))
+            records.append((RecordKind.TRUNCATE, truncate()))
             model.clear()
             alive.clear()
             truncated = len(records) - 1

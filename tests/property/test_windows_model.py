@@ -21,7 +21,7 @@ from tests.support import pgoutput_messages as messages
 
 from tidelog.capture.windows import ClosedWindow, VoidedWindow, VoidReason, Window, Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys, absent_rows
-from tidelog.model.records import Kind, LogBatch, Resume, in_ranges, ranges_of
+from tidelog.model.records import LogBatch, RecordKind, Resume, in_ranges, ranges_of
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRows, WatermarkSeen
 from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
@@ -44,7 +44,7 @@ Row = tuple[int, int]  # versions of columns a (changes with every write) and b 
 
 @dataclass
 class Write:
-    op: Kind
+    op: RecordKind
     key: str = ""
     row: Row = (0, 0)
     partial: bool = False
@@ -53,12 +53,12 @@ class Write:
 
     def payload(self) -> bytes:
         new = (self.key, str(self.row[0]), UNCHANGED if self.partial else str(self.row[1]))
-        if self.op is Kind.INSERT:
+        if self.op is RecordKind.INSERT:
             return messages.insert(1, new)
-        if self.op is Kind.UPDATE:
+        if self.op is RecordKind.UPDATE:
             old = None if self.old_key is None else (self.old_key, None, None)
             return messages.update(1, new, key=old)
-        if self.op is Kind.DELETE:
+        if self.op is RecordKind.DELETE:
             return messages.delete(1, key=(self.key, None, None))
         return messages.truncate(1)
 
@@ -73,20 +73,20 @@ class Transaction:
     @property
     def locks(self) -> set[str]:
         locks = {w.key for w in self.writes} | {w.old_key for w in self.writes if w.old_key}
-        return set(KEYS) if any(w.op is Kind.TRUNCATE for w in self.writes) else locks
+        return set(KEYS) if any(w.op is RecordKind.TRUNCATE for w in self.writes) else locks
 
     @property
     def truncates(self) -> bool:
-        return any(w.op is Kind.TRUNCATE for w in self.writes)
+        return any(w.op is RecordKind.TRUNCATE for w in self.writes)
 
 
 def apply(rows: dict[str, Row], write: Write) -> None:
-    if write.op is Kind.TRUNCATE:
+    if write.op is RecordKind.TRUNCATE:
         rows.clear()
         return
     if write.old_key is not None:
         rows.pop(write.old_key, None)
-    if write.op is Kind.DELETE:
+    if write.op is RecordKind.DELETE:
         rows.pop(write.key, None)
     else:
         rows[write.key] = write.row
@@ -162,24 +162,29 @@ class Model:
             write: Write | None = None
             if kind == 7:
                 if not locked and not transaction.writes:
-                    write = Write(Kind.TRUNCATE, version=self.version)
+                    write = Write(RecordKind.TRUNCATE, version=self.version)
             elif key in locked:
                 continue
             elif key not in rows:
                 row = (self.version, self.version)
-                write = Write(Kind.INSERT, key, row, version=self.version)
+                write = Write(RecordKind.INSERT, key, row, version=self.version)
             elif kind <= 1:
                 row = (self.version, self.version)
-                write = Write(Kind.UPDATE, key, row, version=self.version)
+                write = Write(RecordKind.UPDATE, key, row, version=self.version)
             elif kind <= 3:
                 row = (self.version, rows[key][1])
-                write = Write(Kind.UPDATE, key, row, partial=True, version=self.version)
+                write = Write(RecordKind.UPDATE, key, row, partial=True, version=self.version)
             elif kind == 4 or other in locked or other in rows:
-                write = Write(Kind.DELETE, key, version=self.version)
+                write = Write(RecordKind.DELETE, key, version=self.version)
             else:
                 row = (self.version, rows[key][1])
                 write = Write(
-                    Kind.UPDATE, other, row, partial=kind == 5, old_key=key, version=self.version
+                    RecordKind.UPDATE,
+                    other,
+                    row,
+                    partial=kind == 5,
+                    old_key=key,
+                    version=self.version,
                 )
                 if kind == 6:
                     write.row = (self.version, self.version)
@@ -320,7 +325,7 @@ class Model:
         snapshot = self.snapshot()
         emit_at = None if self.writes_watermarks else len(self.log) + 1
         payloads = [messages.insert(1, (k, str(r[0]), str(r[1]))) for k, r in rows.items() if r]
-        batch = batch_of([Kind.DUMP_ROW] * len(payloads), payloads, 0, 0)
+        batch = batch_of([RecordKind.DUMP_ROW] * len(payloads), payloads, 0, 0)
         missing = [key for key in keys if key not in rows]
         if is_refetch and missing:
             if len(batch):
@@ -329,7 +334,7 @@ class Model:
                 parts = []
             absent = absent_rows([(key,) for key in missing], SCHEMA)
             parts += [p.tobytes() for p in np.split(absent.payload, absent.payload_offsets[1:-1])]
-            kinds = [Kind.DUMP_ROW] * len(payloads) + [Kind.ABSENT] * len(missing)
+            kinds = [RecordKind.DUMP_ROW] * len(payloads) + [RecordKind.ABSENT] * len(missing)
             batch = batch_of(kinds, parts, 0, 0)
             rows.update(dict.fromkeys(missing))
         entry[2] = rows
@@ -371,7 +376,7 @@ class Model:
         newest: dict[str, int] = {}
         for event in self.events:
             for write in event.writes:
-                if write.op is Kind.TRUNCATE:
+                if write.op is RecordKind.TRUNCATE:
                     newest.update(dict.fromkeys(KEYS, write.version))
                 else:
                     newest[write.key] = write.version
@@ -386,12 +391,12 @@ class Model:
         for event in self.events[self.dump_from :]:
             for write in event.writes:
                 before = state.get(write.old_key or write.key)
-                if write.op is Kind.TRUNCATE:
+                if write.op is RecordKind.TRUNCATE:
                     state.clear()
                     continue
                 if write.old_key is not None:
                     state.pop(write.old_key, None)
-                if write.op is Kind.DELETE:
+                if write.op is RecordKind.DELETE:
                     state.pop(write.key, None)
                 elif not write.partial:
                     state[write.key] = write.row
@@ -439,7 +444,7 @@ def test_batch_is_cut_where_a_transaction_begins_and_never_inside_one() -> None:
     """Rows of one transaction stay together (invariant 1), whatever is due among them."""
     windows = Windows(PgoutputKeys(), lambda _id: SCHEMA)
     payloads = [messages.insert(1, (str(n), "0", "0")) for n in range(5)]
-    batch = batch_of([Kind.INSERT] * 5, payloads, 10, 0)
+    batch = batch_of([RecordKind.INSERT] * 5, payloads, 10, 0)
     batch.position = np.array([100, 100, 200, 200, 300], np.int64)
     assert windows.due(batch) is None
     assert [windows.due(batch, at) for at in (0, 50, 100)] == [0, 0, 0]

@@ -20,7 +20,7 @@ from tidelog.codecs.postgres.pgoutput import (
     WatchedRow,
 )
 from tidelog.errors import DecodeError
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 
 # relation id → what the consumer binds it to; -1 stands for a watched relation
 POLICY = {10: 1, 20: 2, 4_100_000_000: 3, 30: 0, 40: -1}
@@ -278,4 +278,7 @@ def test_garbage_offsets_never_read_outside_the_data(data: bytes, offsets: list[
 
 
 def test_kinds_of_rows_are_their_tags() -> None:
-    assert bytes([Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.TRUNCATE]) == b"IUDT"
+    assert (
+        bytes([RecordKind.INSERT, RecordKind.UPDATE, RecordKind.DELETE, RecordKind.TRUNCATE])
+        == b"IUDT"
+    )

@@ -15,7 +15,7 @@ from tests.support.pgoutput_messages import Value
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.segments import SegmentMeta
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
+from tidelog.model.records import ChunkMeta, LogBatch, RecordKind, Resume
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
 
@@ -77,23 +77,23 @@ class BuiltLog:
         return self.writer.schemas.register(schema)
 
     def insert(self, schema: TableSchema, *values: Value) -> None:
-        self.add(Kind.INSERT, schema, messages.insert(schema.relation_id, values))
+        self.add(RecordKind.INSERT, schema, messages.insert(schema.relation_id, values))
 
     def update(
         self, schema: TableSchema, *values: Value, key: Sequence[Value] | None = None
     ) -> None:
         """``key``: the values of the old key's columns, if the update changes the key."""
         image = None if key is None else self._key_tuple(schema, key)
-        self.add(Kind.UPDATE, schema, messages.update(schema.relation_id, values, key=image))
+        self.add(RecordKind.UPDATE, schema, messages.update(schema.relation_id, values, key=image))
 
     def delete(self, schema: TableSchema, *key: Value) -> None:
         image = self._key_tuple(schema, key)
-        self.add(Kind.DELETE, schema, messages.delete(schema.relation_id, key=image))
+        self.add(RecordKind.DELETE, schema, messages.delete(schema.relation_id, key=image))
 
     def truncate(self, schema: TableSchema) -> None:
-        self.add(Kind.TRUNCATE, schema, messages.truncate(schema.relation_id))
+        self.add(RecordKind.TRUNCATE, schema, messages.truncate(schema.relation_id))
 
-    def add(self, kind: Kind, schema: TableSchema, payload: bytes) -> None:
+    def add(self, kind: RecordKind, schema: TableSchema, payload: bytes) -> None:
         self._kinds.append(int(kind))
         self._ids.append(schema.schema_id)
         self._payloads.append(payload)
@@ -132,10 +132,10 @@ class BuiltLog:
         """Append a chunk segment of dump rows (and absent keys)."""
         assert not self._kinds, "flush first"
         for values in rows:
-            self.add(Kind.DUMP_ROW, schema, messages.insert(schema.relation_id, values))
+            self.add(RecordKind.DUMP_ROW, schema, messages.insert(schema.relation_id, values))
         for key in absent:
             image = self._key_tuple(schema, key)
-            self.add(Kind.ABSENT, schema, messages.delete(schema.relation_id, key=image))
+            self.add(RecordKind.ABSENT, schema, messages.delete(schema.relation_id, key=image))
         batch = self._batch(dumped=True)
         batch.ordinal[:] = ordinal
         meta = ChunkMeta(
@@ -172,7 +172,7 @@ class BuiltLog:
 
     def message(self, prefix: str, content: bytes) -> None:
         """A logical message of a transaction of its own."""
-        self._kinds.append(Kind.MESSAGE)
+        self._kinds.append(RecordKind.MESSAGE)
         self._ids.append(0)
         document = {
             "type": "message",

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from tests.support import pgoutput_messages as messages
 
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import Column, TableName, TableSchema
 
 UNCHANGED = messages.UNCHANGED
@@ -63,11 +63,11 @@ def truncate() -> bytes:
 
 
 def record_batch(
-    records: Sequence[tuple[Kind, bytes]], schema_id: int = 1, first_offset: int = 1000
+    records: Sequence[tuple[RecordKind, bytes]], schema_id: int = 1, first_offset: int = 1000
 ) -> pa.RecordBatch:
     """The records in the event log's layout, offsets as the log numbers them."""
     advances = [
-        1 if kind in (Kind.DUMP_ROW, Kind.ABSENT) else max(1, len(payload))
+        1 if kind in (RecordKind.DUMP_ROW, RecordKind.ABSENT) else max(1, len(payload))
         for kind, payload in records
     ]
     n = len(records)

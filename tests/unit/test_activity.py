@@ -29,7 +29,7 @@ from tidelog.capture.activity import (
     find_drops,
 )
 from tidelog.cli.status_lines import lines
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.state.sqlite import SqliteState
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -177,10 +177,10 @@ def test_what_is_stored_is_read_again_and_of_another_version_nothing() -> None:
 # ---------------------------------------------------------------- counting
 
 
-def records(*kinds: tuple[Kind, int]) -> LogBatch:
+def records(*kinds: tuple[RecordKind, int]) -> LogBatch:
     """One record of each kind and schema id."""
     batch = LogBatch.of_transaction(
-        Kind.INSERT, [(schema_id, 0, b"") for _, schema_id in kinds],
+        RecordKind.INSERT, [(schema_id, 0, b"") for _, schema_id in kinds],
         position=1, xid=1, commit_ts=1, resume=RESUME,
     )  # fmt: skip
     batch.kind[:] = [kind for kind, _ in kinds]
@@ -224,18 +224,19 @@ def test_records_are_counted_by_table_and_kind_once_they_are_durable(state: Any)
     counted = CountingAppender(log, activity)
     run(activity, 600, 610)
     kinds = [
-        (Kind.INSERT, 1), (Kind.INSERT, 3), (Kind.UPDATE, 2), (Kind.DELETE, 2), (Kind.CONTROL, 0),
-        (Kind.TRUNCATE, 2), (Kind.MESSAGE, 0), (Kind.ABSENT, 1),
+        (RecordKind.INSERT, 1), (RecordKind.INSERT, 3), (RecordKind.UPDATE, 2),
+        (RecordKind.DELETE, 2), (RecordKind.CONTROL, 0), (RecordKind.TRUNCATE, 2),
+        (RecordKind.MESSAGE, 0), (RecordKind.ABSENT, 1),
     ]  # fmt: skip
     counted.append_log([records(*kinds), records()], RESUME)
     chunk: Any = None
-    counted.append_chunk(records((Kind.DUMP_ROW, 2), (Kind.DUMP_ROW, 2)), chunk, 0)
+    counted.append_chunk(records((RecordKind.DUMP_ROW, 2), (RecordKind.DUMP_ROW, 2)), chunk, 0)
     counted.append_controls([{}])
     counted.append_position(RESUME)
     assert counted.next_offset == 7
     log.fails = True
     with pytest.raises(OSError):
-        counted.append_log([records((Kind.INSERT, 1))], RESUME)
+        counted.append_log([records((RecordKind.INSERT, 1))], RESUME)
     assert state.get(ACTIVITY_KEY) is None  # it is stored when a bucket is over
     run(activity, 610, 902)
     stored = state.get(ACTIVITY_KEY).value
@@ -253,7 +254,7 @@ def test_a_drop_is_stored_and_reported_also_by_the_next_leader(state: Any) -> No
         at = bucket * BUCKET_S
         run(activity, at, at + 1)
         count = 100 if bucket < 16 else 0
-        activity.count([records(*[(Kind.UPDATE, 1)] * count)])
+        activity.count([records(*[(RecordKind.UPDATE, 1)] * count)])
         run(activity, at + 1, at + BUCKET_S)
     run(activity, 20 * BUCKET_S, 20 * BUCKET_S + 5)
     told = activity.drops()
@@ -278,7 +279,7 @@ def test_while_capture_is_late_or_the_source_is_away_nothing_is_known(
     for bucket in range(20):
         at = bucket * BUCKET_S
         run(activity, at, at + 1)
-        activity.count([records(*[(Kind.UPDATE, 1)] * (100 if bucket < 16 else 0))])
+        activity.count([records(*[(RecordKind.UPDATE, 1)] * (100 if bucket < 16 else 0))])
         run(activity, at + 1, at + BUCKET_S, 0.0 if bucket < 16 else lag_s)
     run(activity, 20 * BUCKET_S, 20 * BUCKET_S + 5)
     assert activity.drops() == []

@@ -17,7 +17,7 @@ from tidelog.capture.windows import Window, Windows
 from tidelog.capture.writer_thread import OutputBuffer
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.errors import StorageError
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import LogEvent, RowsUnlogged
 
@@ -28,7 +28,7 @@ ORDERS = TableSchema(TableName("public", "orders"), 1, (ID,), ("id",), ("id",), 
 
 def transaction(number: int, row: bytes = b"row") -> LogBatch:
     return LogBatch.of_transaction(
-        Kind.INSERT,
+        RecordKind.INSERT,
         [(1, 0, row)],
         position=number,
         xid=number,

@@ -16,7 +16,7 @@ from tidelog.capture import windows as windows_module
 from tidelog.capture.windows import Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.eventlog.reader import EmittedTransactions
-from tidelog.model.records import Kind, LogBatch, ranges_of
+from tidelog.model.records import LogBatch, RecordKind, ranges_of
 
 XID = 735
 ROWS = 100
@@ -28,7 +28,7 @@ def endless() -> Iterator[LogBatch]:
     position = 1000
     while True:
         position += 1
-        yield batch_of([Kind.INSERT] * ROWS, payloads, XID, position)
+        yield batch_of([RecordKind.INSERT] * ROWS, payloads, XID, position)
 
 
 def test_a_transaction_is_read_no_further_than_there_is_room(

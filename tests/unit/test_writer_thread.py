@@ -13,7 +13,7 @@ from tests.support.engines import until
 
 from tidelog.capture.writer_thread import ControlItem, OutputBuffer, PositionItem, WriterThread
 from tidelog.errors import OutcomeUnknownError, StorageError
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.system import peer_check
 
 FLUSH_S = 0.2
@@ -71,7 +71,7 @@ class Writing:
 
     def put(self, behind_s: float) -> None:
         batch = LogBatch.of_transaction(
-            Kind.INSERT, [(1, 0, b"row")], position=1, xid=1, commit_ts=1, resume=LATER
+            RecordKind.INSERT, [(1, 0, b"row")], position=1, xid=1, commit_ts=1, resume=LATER
         )
         batch.behind_s = behind_s
         self.buffer.put(batch, threading.Event, time.monotonic())

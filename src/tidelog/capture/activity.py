@@ -32,7 +32,7 @@ import numpy as np
 
 from tidelog.capture.writer_thread import Appended, Appender
 from tidelog.errors import StateError
-from tidelog.model.records import ChunkMeta, Int64s, Kind, LogBatch, Resume
+from tidelog.model.records import ChunkMeta, Int64s, LogBatch, RecordKind, Resume
 from tidelog.ports import StateStore
 
 # Counts in buckets. Pure.
@@ -255,7 +255,9 @@ LATE_S: Final = 60.0
 DROPS_SHOWN: Final = 20
 _OTHER: Final = len(KINDS)
 _PLACES = np.full(256, _OTHER, np.int64)
-for _place, _kind in enumerate((Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP_ROW)):
+for _place, _kind in enumerate(
+    (RecordKind.INSERT, RecordKind.UPDATE, RecordKind.DELETE, RecordKind.DUMP_ROW)
+):
     _PLACES[_kind] = _place
 
 

@@ -32,8 +32,8 @@ from tidelog.model.records import (
     Int64s,
     KeyEffect,
     KeyEntries,
-    Kind,
     LogBatch,
+    RecordKind,
     Snapshot,
     UInt8s,
 )
@@ -503,7 +503,7 @@ class Windows:
         for batch in batches:
             for schema_id in np.unique(batch.schema_id):
                 records = np.flatnonzero(batch.schema_id == schema_id).astype(np.int32)
-                truncated = records[batch.kind[records] == Kind.TRUNCATE]
+                truncated = records[batch.kind[records] == RecordKind.TRUNCATE]
                 truncates.extend(int(xid) for xid in batch.xid[truncated])
                 entries = self._keys.keys(batch, records, self._schema_of(int(schema_id)))
                 parts.append(
@@ -601,7 +601,7 @@ class Windows:
                 if history is None:
                     continue
                 records = np.flatnonzero(batch.schema_id == schema_id).astype(np.int32)
-                for xid in batch.xid[records[batch.kind[records] == Kind.TRUNCATE]]:
+                for xid in batch.xid[records[batch.kind[records] == RecordKind.TRUNCATE]]:
                     history.add_truncate(int(xid))
                 if schema.match_key:
                     entries = self._keys.keys(batch, records, schema)

@@ -32,7 +32,7 @@ from tidelog.codecs.columns.values import (
 )
 from tidelog.codecs.wire_formats import nan_key, parse, wire_format
 from tidelog.errors import DecodeError, ValueRefusedError
-from tidelog.model.records import Bools, Int32s, Int64s, Kind, UInt8s, bitmap
+from tidelog.model.records import Bools, Int32s, Int64s, RecordKind, UInt8s, bitmap
 from tidelog.model.schema import TableSchema
 
 # Output columns.
@@ -187,12 +187,12 @@ def project(
 # Decoding.
 
 OPS = {
-    Kind.INSERT: "c",
-    Kind.UPDATE: "u",
-    Kind.DELETE: "d",
-    Kind.TRUNCATE: "t",
-    Kind.DUMP_ROW: "r",
-    Kind.ABSENT: "d",
+    RecordKind.INSERT: "c",
+    RecordKind.UPDATE: "u",
+    RecordKind.DELETE: "d",
+    RecordKind.TRUNCATE: "t",
+    RecordKind.DUMP_ROW: "r",
+    RecordKind.ABSENT: "d",
 }
 _OP_BYTE = np.zeros(256, dtype=np.uint8)
 for _kind, _op in OPS.items():

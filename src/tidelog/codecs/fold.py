@@ -15,11 +15,16 @@ from tidelog.codecs.cell_positions import MISSING, Image, missing_indices
 from tidelog.codecs.decode import Projection, project
 from tidelog.codecs.wire_formats import parse
 from tidelog.errors import DecodeError
-from tidelog.model.records import Bools, Int32s, Kind, UInt8s
+from tidelog.model.records import Bools, Int32s, RecordKind, UInt8s
 from tidelog.model.schema import TableSchema
 
-_I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
-_R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)
+_I, _U, _D, _T = (
+    int(RecordKind.INSERT),
+    int(RecordKind.UPDATE),
+    int(RecordKind.DELETE),
+    int(RecordKind.TRUNCATE),
+)
+_R, _A = int(RecordKind.DUMP_ROW), int(RecordKind.ABSENT)
 _MISSING = -2
 _FNV_PRIME = np.uint64(0x100000001B3)
 _FNV_BASIS = np.uint64(0xCBF29CE484222325)
@@ -247,7 +252,7 @@ def fold(
     key = [schema.column_index(name) for name in schema.match_key]
     cells = parse(records, schema, projection.wanted, old=True, old_columns=key)
     n = len(cells.kind)
-    truncates = np.flatnonzero(cells.kind == Kind.TRUNCATE)
+    truncates = np.flatnonzero(cells.kind == RecordKind.TRUNCATE)
     first = int(truncates[-1]) + 1 if len(truncates) else 0
     key_rows = _key_rows(projection)
     old = cells.old or _no_image(len(projection.wanted), n)

@@ -18,7 +18,7 @@ from numba import njit
 from tidelog.codecs.byte_order import big_uint16_at, big_uint32_at, put_big_uint32
 from tidelog.codecs.cell_positions import MISSING, NULL
 from tidelog.errors import DecodeError
-from tidelog.model.records import Bools, Int32s, Int64s, KeyEffect, Kind, UInt8s, UInt64s
+from tidelog.model.records import Bools, Int32s, Int64s, KeyEffect, RecordKind, UInt8s, UInt64s
 from tidelog.model.schema import TableSchema
 
 OK = 0
@@ -33,9 +33,9 @@ _COMPLETE = int(KeyEffect.COMPLETE)
 _PARTIAL = int(KeyEffect.PARTIAL)
 _GONE = int(KeyEffect.GONE)
 _MOVED_PARTIAL = int(KeyEffect.MOVED_PARTIAL)
-_ABSENT = int(Kind.ABSENT)
-_MESSAGE = int(Kind.MESSAGE)
-_CONTROL = int(Kind.CONTROL)
+_ABSENT = int(RecordKind.ABSENT)
+_MESSAGE = int(RecordKind.MESSAGE)
+_CONTROL = int(RecordKind.CONTROL)
 _I, _U, _D, _T = ord("I"), ord("U"), ord("D"), ord("T")
 _K, _O, _N = ord("K"), ord("O"), ord("N")
 _NULL, _UNCHANGED, _TEXT = ord("n"), ord("u"), ord("t")

@@ -29,7 +29,15 @@ from tidelog.eventlog.log_poller import LogPoller
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import RECORD_SCHEMA, SegmentFile, SegmentMeta, select_records
 from tidelog.eventlog.storage_port import Storage
-from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume, XidRanges, in_ranges, overlap
+from tidelog.model.records import (
+    ChunkMeta,
+    LogBatch,
+    RecordKind,
+    Resume,
+    XidRanges,
+    in_ranges,
+    overlap,
+)
 from tidelog.model.schema import TableName
 from tidelog.ports import LastTransaction, SourceId
 
@@ -405,7 +413,9 @@ class EventLog:
         last: LastTransaction | None = None
         for batch in segment.batches():
             position, xid, commit_ts = (batch.column(name).to_numpy() for name in columns[1:])
-            of_dump = np.isin(batch.column("kind").to_numpy(), (Kind.DUMP_ROW, Kind.ABSENT))
+            of_dump = np.isin(
+                batch.column("kind").to_numpy(), (RecordKind.DUMP_ROW, RecordKind.ABSENT)
+            )
             rows = np.flatnonzero((xid > 0) & ~of_dump)
             if len(rows):
                 i = rows[-1]

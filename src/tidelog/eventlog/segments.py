@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidelog.errors import EventLogError, ForeignSegmentError, SegmentCorruptError
 from tidelog.eventlog.storage_port import Storage
-from tidelog.model.records import ChunkMeta, Int32s, Int64s, Kind, LogBatch, Resume, UInt8s
+from tidelog.model.records import ChunkMeta, Int32s, Int64s, LogBatch, RecordKind, Resume, UInt8s
 from tidelog.ports import SourceId
 from tidelog.system.version import check_format
 
@@ -71,7 +71,7 @@ def record_offsets(first: int, kind: UInt8s, payload_offsets: Int32s) -> tuple[I
     always is one row (docs/reference/event-log-format.md).
     """
     steps = np.maximum(np.diff(payload_offsets), 1).astype(np.int64)
-    steps[(kind == Kind.DUMP_ROW) | (kind == Kind.ABSENT)] = 1
+    steps[(kind == RecordKind.DUMP_ROW) | (kind == RecordKind.ABSENT)] = 1
     ends = np.cumsum(steps)
     total = int(ends[-1]) if len(ends) else 0
     ends += first

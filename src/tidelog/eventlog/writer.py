@@ -37,7 +37,7 @@ from tidelog.eventlog.segments import (
     to_record_batches,
 )
 from tidelog.eventlog.storage_port import Guard, Storage
-from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
+from tidelog.model.records import ChunkMeta, LogBatch, RecordKind, Resume
 from tidelog.ports import SchemaRegistry, SourceId
 from tidelog.system import failpoints
 
@@ -227,7 +227,7 @@ class EventLogWriter:
 
     def append_chunk(self, rows: LogBatch, chunk: ChunkMeta, position: int) -> SegmentMeta:
         """Append a chunk's remaining rows (kinds DUMP_ROW and ABSENT), all at ``position``."""
-        if np.any((rows.kind != Kind.DUMP_ROW) & (rows.kind != Kind.ABSENT)):
+        if np.any((rows.kind != RecordKind.DUMP_ROW) & (rows.kind != RecordKind.ABSENT)):
             raise ValueError("a chunk holds dump rows and absent keys only")
         placed = replace(rows, position=np.full(len(rows), position, np.int64))
         return self._append("chunk", [placed], self.resume, chunks=(chunk,))
@@ -255,7 +255,7 @@ class EventLogWriter:
             for message in messages
         ]
         records = LogBatch.of_transaction(
-            Kind.CONTROL,
+            RecordKind.CONTROL,
             [(0, at.ordinal, payload) for payload in payloads],
             position=at.position,
             xid=0,

@@ -45,7 +45,7 @@ def readonly(array: np.ndarray, dtype: type[np.generic] | None = None) -> np.nda
     return view
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The kind of a record of the event log; the number is stored."""
 
     INSERT = ord("I")
@@ -88,7 +88,7 @@ class LogBatch:
     """``n`` records in log order.
 
     Attributes:
-        kind: uint8[n], `Kind` codes.
+        kind: uint8[n], `RecordKind` codes.
         schema_id: int32[n].
         position: int64[n]; ordinal: int64[n]; xid: int64[n], widened to 64 bits.
         commit_ts: int64[n], microseconds since 1970 UTC.
@@ -113,7 +113,7 @@ class LogBatch:
     @classmethod
     def of_transaction(
         cls,
-        kind: Kind,
+        kind: RecordKind,
         records: Sequence[tuple[int, int, bytes]],
         *,
         position: int,

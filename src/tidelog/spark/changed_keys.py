@@ -19,7 +19,7 @@ from pyspark.sql import types as t
 from tidelog.codecs.wire_formats import nan_key, wire_format
 from tidelog.errors import OffsetGoneError, UsageError
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.model.records import Kind, Snapshot, in_ranges, overlap
+from tidelog.model.records import RecordKind, Snapshot, in_ranges, overlap
 from tidelog.model.schema import TableName, TableSchema, backticked
 from tidelog.spark import folding
 from tidelog.spark.datasource import partitions as planning
@@ -179,7 +179,7 @@ def changed_keys(
         return False
     refs = [ref for ref in log.segments(start, end, tables=(str(table),)) if ref.rows]
     kinds = _kinds(log, refs, table)
-    if Kind.TRUNCATE in kinds:
+    if RecordKind.TRUNCATE in kinds:
         return True
     schema = planning.schema_at(log, table, start, end)
     if not kinds or schema is None:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 
 from tidelog.errors import ConfigError, OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.model.records import Bools, Kind
+from tidelog.model.records import Bools, RecordKind
 from tidelog.model.schema import TableName, TableSchema, backticked, is_native
 from tidelog.spark.datasource import options
 from tidelog.spark.datasource import partitions as planning
@@ -168,7 +168,7 @@ def _column_from(name: str, schema: TableSchema, struct: str) -> Column:
 
 
 VERSION = "_version"  # version of a row's newest change, beside the table's columns
-_NOT_CHANGES = (int(Kind.DUMP_ROW), int(Kind.ABSENT), int(Kind.CONTROL))
+_NOT_CHANGES = (int(RecordKind.DUMP_ROW), int(RecordKind.ABSENT), int(RecordKind.CONTROL))
 _COLUMNS = ("offset", "kind", "position", "xid")
 
 
@@ -272,7 +272,7 @@ class TablesAtOffset:
         newest = 0
         for ref in refs:
             for batch in self.log.batches(ref, ("offset", "kind"), schema_ids=ids):
-                at = np.flatnonzero(batch.column("kind").to_numpy() == Kind.TRUNCATE)
+                at = np.flatnonzero(batch.column("kind").to_numpy() == RecordKind.TRUNCATE)
                 if len(at):
                     newest = batch.column("offset")[int(at[-1])].as_py()
         return newest

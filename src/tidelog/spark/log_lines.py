@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
@@ -66,12 +66,12 @@ def _messages(log: EventLog, ref: SegmentRef, table: str | None, *, dumps: bool)
     for batch in log.batches(ref, ["offset", "kind", "payload"], schema_ids=[0]):
         for record in batch.to_pylist():
             content = json.loads(record["payload"])
-            if record["kind"] == Kind.MESSAGE and table is None:
+            if record["kind"] == RecordKind.MESSAGE and table is None:
                 parts = ("prefix", "content", "omitted")
                 message = {name: content[name] for name in parts if name in content}
                 found = {"version": record["offset"], "op": "m", "message": message}
                 yield record["offset"], _text(found)
-            elif record["kind"] == Kind.CONTROL and dumps:
+            elif record["kind"] == RecordKind.CONTROL and dumps:
                 table_name = content.get("table")
                 if table in (None, table_name):
                     shown = {} if table_name is None else {"table": table_name}

@@ -24,7 +24,7 @@ from tests.integration.windows.live import Row, _images, at, crash
 from tidelog.capture.dumps import snapshot_dumps
 from tidelog.control.commands import PauseSnapshot, ResumeSnapshot, StopSnapshot
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 pytestmark = pytest.mark.integration
@@ -50,17 +50,19 @@ def source_rows(dumped: Dumped) -> Counter[Cells]:
 def logged_rows(dumped: Dumped) -> Counter[Cells]:
     """The table's rows by the event log."""
     log = EventLog.open(dumped.directory / "log")
-    rows: list[tuple[int, Kind, int, dict[str, Row]]] = []
+    rows: list[tuple[int, RecordKind, int, dict[str, Row]]] = []
     done = None
     for ref in log.segments(log.head_offset):
         for batch in log.batches(ref):
             for record in batch.to_pylist():
-                kind = Kind(record["kind"])
-                if kind is Kind.CONTROL or not record["schema_id"]:
+                kind = RecordKind(record["kind"])
+                if kind is RecordKind.CONTROL or not record["schema_id"]:
                     continue
                 schema = log.schemas.get(record["schema_id"])
                 if str(schema.table) == HEAP:
-                    images = {} if kind is Kind.TRUNCATE else _images(record["payload"], schema)
+                    images = (
+                        {} if kind is RecordKind.TRUNCATE else _images(record["payload"], schema)
+                    )
                     rows.append((record["offset"], kind, record["ordinal"], images))
     for event in dumped.events(HEAP):
         control = event.control or {}
@@ -71,12 +73,12 @@ def logged_rows(dumped: Dumped) -> Counter[Cells]:
     found = Counter(
         tuple(images["N"].values())
         for _, kind, ordinal, images in rows
-        if kind is Kind.DUMP_ROW and ordinal == done["rows_ordinal"]
+        if kind is RecordKind.DUMP_ROW and ordinal == done["rows_ordinal"]
     )
     for offset, kind, _, images in rows:
-        if offset < done["first_offset"] or kind is Kind.DUMP_ROW:
+        if offset < done["first_offset"] or kind is RecordKind.DUMP_ROW:
             continue
-        if kind is Kind.TRUNCATE:
+        if kind is RecordKind.TRUNCATE:
             found.clear()
         old = images.get("O") or images.get("K")
         if old is not None:

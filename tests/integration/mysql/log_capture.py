@@ -10,7 +10,7 @@ from typing import Any
 from tidelog.codecs.mysql import types
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.eventlog.schemas import NullRegistry
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import Column
 from tidelog.ports import IdleAt, LogEvent, RowsUnlogged, SchemaSeen, SignalSeen, WatermarkSeen
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
@@ -69,9 +69,9 @@ def rows_of(batch: LogBatch, schemas: NullRegistry) -> list[Row]:
     for i in range(len(batch)):
         schema = schemas.get(int(batch.schema_id[i]))
         data = batch.payload[batch.payload_offsets[i] : batch.payload_offsets[i + 1]].tobytes()
-        kind = Kind(int(batch.kind[i]))
+        kind = RecordKind(int(batch.kind[i]))
         new = old = None
-        if kind is not Kind.TRUNCATE:
+        if kind is not RecordKind.TRUNCATE:
             assert data[0] == 1
             assert int.from_bytes(data[2:4], "little") == len(schema.columns)
             at = 4

@@ -25,7 +25,7 @@ from tidelog.errors import (
     ChunkVoidError,
 )
 from tidelog.eventlog.schemas import NullRegistry
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
@@ -281,7 +281,7 @@ def test_keys_of_bytes_are_hexadecimal_digits_or_texts(
     def read(*keys: str) -> list[tuple[str, bytes]]:
         rows = source.read(keys=tuple((key,) for key in keys)).rows
         found = [row_texts(rows, place)[0] or "" for place in range(len(rows))]
-        kinds = [Kind(kind).name for kind in rows.kind.tolist()]
+        kinds = [RecordKind(kind).name for kind in rows.kind.tolist()]
         values = [text.encode("utf-8", "surrogateescape") for text in found]
         return list(zip(kinds, values, strict=True))
 
@@ -545,7 +545,7 @@ def test_no_row_is_skipped_or_read_twice(
         upto = source.read(upto=keys[bound])
         assert len(upto.rows) == bound + 1
     found = source.read(keys=keys).rows
-    assert set(found.kind.tolist()) == {Kind.DUMP_ROW}
+    assert set(found.kind.tolist()) == {RecordKind.DUMP_ROW}
     assert len(found) == len(keys)
 
 

@@ -19,7 +19,7 @@ from tidelog.codecs.mysql.texts.charset_texts import EXACT_TEXT_MARK
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.eventlog.schemas import NullRegistry
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.json_formats import CloudEvents, Flat
@@ -117,7 +117,7 @@ def test_every_row_is_read_once_and_found_by_its_key(table: ValueTable) -> None:
                 keys.append(after)
             assert sorted(walked, key=int) == [str(n) for n in range(count)], charset
             again = read(keys=tuple(keys)).rows
-            assert set(again.kind.tolist()) == {Kind.DUMP_ROW}, charset
+            assert set(again.kind.tolist()) == {RecordKind.DUMP_ROW}, charset
             assert len(again) == len(keys), charset
     finally:
         chunks.close()

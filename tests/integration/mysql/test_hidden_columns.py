@@ -15,7 +15,7 @@ from tests.integration.mysql.test_preflight import check, faults
 from tests.integration.mysql.value_rows import texts
 
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.ports import UnsupportedTableSeen
 
 pytestmark = pytest.mark.integration
@@ -247,8 +247,8 @@ def state_of(capture: LogCapture) -> Counter[tuple[str | None, ...]]:
         schema = capture.schemas.get(int(batch.schema_id[0]))
         old, new = texts(batch, schema, old=True), texts(batch, schema)
         for kind, before, after in zip(batch.kind.tolist(), old, new, strict=True):
-            rows.subtract([tuple(before.values())] if kind != Kind.INSERT else [])
-            rows.update([tuple(after.values())] if kind != Kind.DELETE else [])
+            rows.subtract([tuple(before.values())] if kind != RecordKind.INSERT else [])
+            rows.update([tuple(after.values())] if kind != RecordKind.DELETE else [])
     return +rows
 
 

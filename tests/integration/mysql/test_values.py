@@ -23,7 +23,7 @@ from tidelog.codecs.decode import decode
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.codecs.mysql.types import column_of_map, fits
 from tidelog.demo.servers.mysql import MySqlFamilyServer
-from tidelog.model.records import KeyEffect, Kind, LogBatch
+from tidelog.model.records import KeyEffect, LogBatch, RecordKind
 
 pytestmark = pytest.mark.integration
 
@@ -364,7 +364,7 @@ def test_every_kind_of_record_has_the_images_its_kind_says(table: ValueTable) ->
     table.run("DELETE FROM t")
     schema = table.schema()
     rows = table.logged()
-    assert [row.kind for row in rows] == [Kind.INSERT, Kind.UPDATE, Kind.DELETE]
+    assert [row.kind for row in rows] == [RecordKind.INSERT, RecordKind.UPDATE, RecordKind.DELETE]
     decoded = decode(records(log_batch(rows)), schema)
     assert [row and row["v"] is not None for row in decoded.after.to_pylist()] == [
         False, True, None,

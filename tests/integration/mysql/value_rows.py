@@ -20,7 +20,7 @@ from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
 from tidelog.codecs.wire_formats import parse
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.eventlog.segments import RECORD_SCHEMA
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.mysql.chunks.sql import selected
 
@@ -37,7 +37,7 @@ class LoggedRow:
     """One row as the scanner gave it, with the table map it stands behind."""
 
     table: TableMapSeen
-    kind: Kind
+    kind: RecordKind
     payload: bytes
 
 
@@ -77,7 +77,7 @@ def logged_rows(
             rows += [
                 LoggedRow(
                     seen[int(item.schema_id[i]) - 1],
-                    Kind(int(item.kind[i])),
+                    RecordKind(int(item.kind[i])),
                     item.payload[bounds[i] : bounds[i + 1]].tobytes(),
                 )
                 for i in range(len(item))
@@ -208,7 +208,7 @@ def normal(rows: list[dict[str, bytes | None]], schema: TableSchema) -> list[dic
     ]
 
 
-def kinds(rows: Sequence[LoggedRow]) -> list[Kind]:
+def kinds(rows: Sequence[LoggedRow]) -> list[RecordKind]:
     return [row.kind for row in rows]
 
 

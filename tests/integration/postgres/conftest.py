@@ -15,7 +15,7 @@ import pytest
 from tests.support.postgres_parts import log_reader
 
 from tidelog.eventlog.schemas import NullRegistry
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import TableName
 from tidelog.ports import IdleAt, LogEvent, SchemaSeen, WatermarkSeen
 from tidelog.sources.postgres.connect import lsn_value
@@ -62,13 +62,13 @@ def tuple_values(payload: bytes, at: int) -> tuple[list[str | None], int]:
 def rows_of(batch: LogBatch, schemas: NullRegistry) -> list[Row]:
     rows = []
     for i in range(len(batch)):
-        if batch.kind[i] == Kind.MESSAGE:
+        if batch.kind[i] == RecordKind.MESSAGE:
             continue
         schema = schemas.get(int(batch.schema_id[i]))
         payload = batch.payload[batch.payload_offsets[i] : batch.payload_offsets[i + 1]].tobytes()
-        kind = Kind(int(batch.kind[i]))
+        kind = RecordKind(int(batch.kind[i]))
         images: dict[str, dict[str, str | None]] = {}
-        if kind is not Kind.TRUNCATE:
+        if kind is not RecordKind.TRUNCATE:
             at = 5
             while at < len(payload):
                 tag = payload[at : at + 1].decode()
@@ -163,7 +163,7 @@ class Capture:
         """The same as they are recorded."""
         found = []
         for batch in (event for event in self.events if isinstance(event, LogBatch)):
-            for i in np.flatnonzero(batch.kind == Kind.MESSAGE):
+            for i in np.flatnonzero(batch.kind == RecordKind.MESSAGE):
                 begin, end = batch.payload_offsets[i : i + 2]
                 found.append(json.loads(batch.payload[begin:end].tobytes()))
         return [document for document in found if document["prefix"] != "test"]

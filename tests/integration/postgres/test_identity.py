@@ -16,7 +16,7 @@ from tests.support.postgres_parts import preflight
 from tidelog.codecs.decode import decode
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.model.records import KeyEffect, Kind, LogBatch
+from tidelog.model.records import KeyEffect, LogBatch, RecordKind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest
 from tidelog.sources.postgres.catalogue.identity import IdentityTrouble, identities
@@ -371,13 +371,13 @@ def test_unchanged_toast_is_no_null_where_only_the_root_is_full(
     (batch,) = [
         event
         for event in capture.events
-        if isinstance(event, LogBatch) and event.kind[0] == Kind.UPDATE
+        if isinstance(event, LogBatch) and event.kind[0] == RecordKind.UPDATE
     ]
     assert batch.payload[5] == ord("O")
     schema = latest(capture)
     entries = PgoutputKeys().keys(batch, PgoutputKeys().moved(batch), schema)
     assert entries.effect.tolist() == [KeyEffect.GONE, KeyEffect.MOVED_PARTIAL]
-    decoded = decode(record_batch([(Kind.UPDATE, batch.payload.tobytes())]), schema)
+    decoded = decode(record_batch([(RecordKind.UPDATE, batch.payload.tobytes())]), schema)
     assert decoded.before is not None
     assert decoded.before.to_pylist() == [{"id": 1, "code": None, "v": None}]
     assert decoded.missing is not None

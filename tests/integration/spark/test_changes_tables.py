@@ -17,7 +17,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_delta_rs, by_duckdb, by_spark, rows_of
 
 from tidelog.errors import OutputRefusedError
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake import settling_output as output_module
@@ -360,13 +360,13 @@ def test_the_state_of_a_table_without_a_key_by_the_documented_query(
     built.insert(audit, "later", "1")
     since = built.flush().first
     begun = built.dump_started("public.audit").first
-    built.add(Kind.DELETE, audit, messages.delete(2, old=["a", "1"]))
+    built.add(RecordKind.DELETE, audit, messages.delete(2, old=["a", "1"]))
     built.flush()
     built.chunk(audit, [["a", "1"], ["a", "1"], ["is in the dump", "1"]], ordinal=begun)
     assert state() == []
     built.keyless_dump_completed("public.audit", since, begun)
     change = messages.update(2, ["is changed", "1"], old=["is in the dump", "1"])
-    built.add(Kind.UPDATE, audit, change)
+    built.add(RecordKind.UPDATE, audit, change)
     built.flush()
     built.chunk(audit, [["a", "1"]], ordinal=built.dump_started("public.audit").first)
     assert state() == [("a", 1), ("is changed", 1), ("later", 1)]

@@ -33,7 +33,7 @@ from tidelog.config import parse_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableSchema
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.state.sqlite import SqliteState
@@ -422,11 +422,11 @@ def crash() -> None:
 
 
 def _event(record: dict[str, Any], schema_of: Callable[[int], TableSchema]) -> Event:
-    kind, payload, offset = Kind(record["kind"]), record["payload"], record["offset"]
-    if kind is Kind.CONTROL:
+    kind, payload, offset = RecordKind(record["kind"]), record["payload"], record["offset"]
+    if kind is RecordKind.CONTROL:
         return Event(offset, "c", control=json.loads(payload))
     schema = schema_of(record["schema_id"])
-    images = _images(payload, schema) if kind is not Kind.TRUNCATE else {}
+    images = _images(payload, schema) if kind is not RecordKind.TRUNCATE else {}
     new, old = images.get("N"), images.get("K") or images.get("O")
     if new is not None and "O" in images:
         new = {c: images["O"][c] if value == UNCHANGED else value for c, value in new.items()}

@@ -19,7 +19,7 @@ from tidelog.capture.dumps import state as dump_state
 from tidelog.capture.session import loop, session
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.eventlog.reader import EmittedTransactions
-from tidelog.model.records import KeyEffect, Kind
+from tidelog.model.records import KeyEffect, RecordKind
 from tidelog.sources.postgres.catalogue import publication, storage
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
@@ -129,7 +129,7 @@ def absent_keys_always_emitted(patch: Patch) -> None:
     close = windows.Windows._close
 
     def closing(self: Any, window: Any, chunk: Any, low: int, high: int) -> Any:
-        absent = chunk.rows.filter(chunk.rows.kind == Kind.ABSENT)
+        absent = chunk.rows.filter(chunk.rows.kind == RecordKind.ABSENT)
         closed = close(self, window, chunk, low, high)
         if isinstance(closed, windows.ClosedWindow) and len(absent) and not len(closed.rows):
             closed.rows = absent

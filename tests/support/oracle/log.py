@@ -12,7 +12,7 @@ from tests.support.oracle.pgoutput import parse_images
 from tests.support.oracle.values import Change
 
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 
 def read_event_log(log: EventLog, start: int, end: int) -> list[Change]:
@@ -36,13 +36,13 @@ def _change(log: EventLog, record: dict[str, object]) -> Change:
         "offset": record["offset"],
         "schema_id": schema_id,
     }
-    if kind == Kind.CONTROL:
+    if kind == RecordKind.CONTROL:
         return Change("c", "", payload, **place)  # type: ignore[arg-type]
-    if kind == Kind.MESSAGE:
+    if kind == RecordKind.MESSAGE:
         return Change("M", "", payload, **place)  # type: ignore[arg-type]
     schema = log.schemas.get(schema_id)
     table, key = str(schema.table), schema.match_key
-    if kind == Kind.TRUNCATE:
+    if kind == RecordKind.TRUNCATE:
         return Change("T", table, b"", key=key, **place)  # type: ignore[arg-type]
     if is_row_image(payload):
         old, new = parse_row_images(payload, schema.columns)

@@ -13,7 +13,7 @@ from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.codecs.mysql.types import binlog_column
 from tidelog.codecs.postgres.tuples import absent_rows
 from tidelog.errors import DecodeError
-from tidelog.model.records import KeyEffect, Kind, LogBatch, Resume
+from tidelog.model.records import KeyEffect, LogBatch, RecordKind, Resume
 
 KEYS = BinlogKeys()
 
@@ -41,7 +41,7 @@ def dump_row(*cells: bytes | None) -> bytes:
     return struct.pack("!cIcH", b"I", 0, b"N", len(cells)) + body
 
 
-def batch(*rows: tuple[Kind, bytes]) -> LogBatch:
+def batch(*rows: tuple[RecordKind, bytes]) -> LogBatch:
     n = len(rows)
     offsets = np.zeros(n + 1, dtype=np.int32)
     offsets[1:] = np.cumsum([len(payload) for _, payload in rows])
@@ -68,10 +68,10 @@ FLOAT = "0.10000000149011612"
 
 def test_rows_of_all_origins_have_one_key() -> None:
     mixed = batch(
-        (Kind.INSERT, insert(SCHEMA, ROW)),
-        (Kind.DUMP_ROW, dump_row("café".encode(), b"1", b"1.0000000149011612e-1", b"x")),
-        (Kind.TRUNCATE, struct.pack("!ciBI", b"T", 1, 0, 0)),
-        (Kind.DELETE, delete(SCHEMA, ROW)),
+        (RecordKind.INSERT, insert(SCHEMA, ROW)),
+        (RecordKind.DUMP_ROW, dump_row("café".encode(), b"1", b"1.0000000149011612e-1", b"x")),
+        (RecordKind.TRUNCATE, struct.pack("!ciBI", b"T", 1, 0, 0)),
+        (RecordKind.DELETE, delete(SCHEMA, ROW)),
     )
     key = (FLOAT, "café")
     assert entries(mixed) == [
@@ -87,12 +87,12 @@ def test_rows_of_all_origins_have_one_key() -> None:
 def test_effects_follow_what_the_images_hold() -> None:
     moved = ROW | {"a": b"tea"}
     rows = batch(
-        (Kind.UPDATE, update(SCHEMA, ROW, ROW | {"n": 2})),
-        (Kind.UPDATE, update(SCHEMA, ROW, {"a": b"tea"})),
-        (Kind.UPDATE, update(SCHEMA, {"a": b"a", "f": 1.0}, {"n": 5})),
-        (Kind.UPDATE, update(SCHEMA, {"a": b"a", "f": 1.0}, moved)),
-        (Kind.UPDATE, update(SCHEMA, {"a": b"a", "f": 1.0}, {"a": b"b"})),
-        (Kind.INSERT, insert(SCHEMA, {"a": b"a", "f": 1.0})),
+        (RecordKind.UPDATE, update(SCHEMA, ROW, ROW | {"n": 2})),
+        (RecordKind.UPDATE, update(SCHEMA, ROW, {"a": b"tea"})),
+        (RecordKind.UPDATE, update(SCHEMA, {"a": b"a", "f": 1.0}, {"n": 5})),
+        (RecordKind.UPDATE, update(SCHEMA, {"a": b"a", "f": 1.0}, moved)),
+        (RecordKind.UPDATE, update(SCHEMA, {"a": b"a", "f": 1.0}, {"a": b"b"})),
+        (RecordKind.INSERT, insert(SCHEMA, {"a": b"a", "f": 1.0})),
     )
     old, tea, a = (FLOAT, "café"), (FLOAT, "tea"), ("1", "a")
     assert entries(rows) == [
@@ -105,13 +105,15 @@ def test_effects_follow_what_the_images_hold() -> None:
 
 
 def test_a_row_without_its_key_is_an_error_that_names_its_place() -> None:
-    rows = batch((Kind.INSERT, insert(SCHEMA, ROW)), (Kind.DELETE, delete(SCHEMA, {"n": 1})))
+    rows = batch(
+        (RecordKind.INSERT, insert(SCHEMA, ROW)), (RecordKind.DELETE, delete(SCHEMA, {"n": 1}))
+    )
     with pytest.raises(DecodeError, match=r"shop\.orders .*key.*position 1, record 1"):
         entries(rows)
 
 
 def test_a_malformed_row_is_an_error_that_holds_no_value() -> None:
-    rows = batch((Kind.INSERT, insert(SCHEMA, ROW | {"v": "secret"})[:-1]))
+    rows = batch((RecordKind.INSERT, insert(SCHEMA, ROW | {"v": "secret"})[:-1]))
     with pytest.raises(DecodeError, match=r"shop\.orders") as caught:
         entries(rows)
     assert "secret" not in str(caught.value)

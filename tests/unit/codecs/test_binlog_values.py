@@ -27,7 +27,7 @@ from tidelog.codecs.mysql.types import binlog_column
 from tidelog.codecs.wire_formats import parse
 from tidelog.errors import DecodeError
 from tidelog.eventlog.segments import RECORD_SCHEMA
-from tidelog.model.records import Int32s, Kind
+from tidelog.model.records import Int32s, RecordKind
 from tidelog.model.schema import Column, TableSchema
 
 FAST = settings(
@@ -43,7 +43,9 @@ def column(text: str, name: str = "c", octets: int | None = None, collation: int
     )
 
 
-def records(payloads: list[bytes], kind: Kind = Kind.INSERT, around: bytes = b"") -> pa.RecordBatch:
+def records(
+    payloads: list[bytes], kind: RecordKind = RecordKind.INSERT, around: bytes = b""
+) -> pa.RecordBatch:
     """A batch whose payloads lie between the bytes ``around``."""
     n = len(payloads)
     values = {"offset": range(1, n + 1), "kind": [int(kind)] * n, "schema_id": [1] * n}
@@ -57,13 +59,15 @@ def records(payloads: list[bytes], kind: Kind = Kind.INSERT, around: bytes = b""
     return pa.RecordBatch.from_arrays([arrays[f.name] for f in RECORD_SCHEMA], schema=RECORD_SCHEMA)
 
 
-def texts(schema: TableSchema, payloads: list[bytes], kind: Kind = Kind.INSERT) -> list[Any]:
+def texts(
+    schema: TableSchema, payloads: list[bytes], kind: RecordKind = RecordKind.INSERT
+) -> list[Any]:
     cells = parse(records(payloads, kind), schema, range(len(schema.columns)), old=True)
 
     def cell(start: Int32s, length: Int32s, i: int) -> bytes | None:
         return cells.data[start[i] : start[i] + length[i]].tobytes() if length[i] >= 0 else None
 
-    image = cells.old if kind == Kind.DELETE else cells.new
+    image = cells.old if kind == RecordKind.DELETE else cells.new
     assert image is not None
     return [cell(image.start[0], image.length[0], i) for i in range(len(payloads))]
 
@@ -214,7 +218,7 @@ def test_unchanged_columns_come_from_the_before_image() -> None:
         update(schema, {"id": 1, "c": 2}, {"d": 3}),
         update(schema, {"id": 1}, {"c": 5}),
     ]
-    decoded = decode(records(payloads, Kind.UPDATE), schema)
+    decoded = decode(records(payloads, RecordKind.UPDATE), schema)
     assert decoded.after is not None
     assert decoded.before is not None
     assert decoded.after.to_pylist() == [
@@ -223,7 +227,7 @@ def test_unchanged_columns_come_from_the_before_image() -> None:
     assert decoded.missing is not None
     assert decoded.missing.tolist() == [[False, False, False], [False, False, True]]
     assert decoded.before.to_pylist()[1] == {"id": 1, "c": None, "d": None}
-    gone = decode(records([delete(schema, {"id": 9})], Kind.DELETE), schema)
+    gone = decode(records([delete(schema, {"id": 9})], RecordKind.DELETE), schema)
     assert gone.after is None or gone.after.to_pylist() == [None]
 
 
@@ -243,7 +247,7 @@ ODD = [
 ]  # fmt: skip
 
 
-def outcome(payload: bytes, kind: Kind, around: bytes) -> Any:
+def outcome(payload: bytes, kind: RecordKind, around: bytes) -> Any:
     """What decoding gives: rows, or the error's text."""
     try:
         decoded = decode(records([payload], kind, around), schema_of(ODD, ["id"]))
@@ -269,10 +273,10 @@ def test_malformed_payloads_are_reported_and_never_read_past(data: st.DataObject
         "h": dt.timedelta(seconds=-5), "f": 1.5, "b": 99, "g": b"\x81\x40",
     }  # fmt: skip
     schema = schema_of(ODD, ["id"])
-    kind = data.draw(st.sampled_from([Kind.INSERT, Kind.UPDATE, Kind.DELETE]))
+    kind = data.draw(st.sampled_from([RecordKind.INSERT, RecordKind.UPDATE, RecordKind.DELETE]))
     whole = {
-        Kind.INSERT: insert(schema, row), Kind.DELETE: delete(schema, row),
-        Kind.UPDATE: update(schema, {"id": 1, "j": [1]}, row),
+        RecordKind.INSERT: insert(schema, row), RecordKind.DELETE: delete(schema, row),
+        RecordKind.UPDATE: update(schema, {"id": 1, "j": [1]}, row),
     }[kind]  # fmt: skip
     payload = bytearray(whole[: data.draw(st.integers(0, len(whole)))] if data.draw(
         st.booleans()) else whole)  # fmt: skip

@@ -17,7 +17,7 @@ from tests.support.payloads import (
 
 from tidelog.codecs.decode import decode, project
 from tidelog.errors import DecodeError
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 SCHEMA = table_schema([("id", "int64"), ("name", "text"), ("note", "text")], key=["id"])
 FULL = table_schema([("id", "int64"), ("name", "text"), ("note", "text")], ["id"], None, "f")
@@ -26,13 +26,13 @@ FULL = table_schema([("id", "int64"), ("name", "text"), ("note", "text")], ["id"
 def test_every_kind_of_record_gives_its_op_and_images() -> None:
     records = record_batch(
         [
-            (Kind.INSERT, insert(["1", "a", None])),
-            (Kind.UPDATE, update(["1", "b", "x"])),
-            (Kind.UPDATE, update(["2", "b", "x"], old=["1", None, None])),
-            (Kind.DELETE, delete(["2", None, None])),
-            (Kind.TRUNCATE, truncate()),
-            (Kind.DUMP_ROW, insert(["7", "", "é"])),
-            (Kind.ABSENT, delete(["8", None, None])),
+            (RecordKind.INSERT, insert(["1", "a", None])),
+            (RecordKind.UPDATE, update(["1", "b", "x"])),
+            (RecordKind.UPDATE, update(["2", "b", "x"], old=["1", None, None])),
+            (RecordKind.DELETE, delete(["2", None, None])),
+            (RecordKind.TRUNCATE, truncate()),
+            (RecordKind.DUMP_ROW, insert(["7", "", "é"])),
+            (RecordKind.ABSENT, delete(["8", None, None])),
         ]
     )
     decoded = decode(records, SCHEMA)
@@ -67,7 +67,10 @@ def test_every_kind_of_record_gives_its_op_and_images() -> None:
 
 def test_unchanged_toast_is_missing_without_a_full_old_image() -> None:
     records = record_batch(
-        [(Kind.UPDATE, update(["1", UNCHANGED, "x"])), (Kind.UPDATE, update(["1", "n", None]))]
+        [
+            (RecordKind.UPDATE, update(["1", UNCHANGED, "x"])),
+            (RecordKind.UPDATE, update(["1", "n", None])),
+        ]
     )
     decoded = decode(records, SCHEMA)
     assert decoded.after is not None
@@ -78,7 +81,7 @@ def test_unchanged_toast_is_missing_without_a_full_old_image() -> None:
 
 def test_unchanged_toast_is_taken_from_a_full_old_image() -> None:
     records = record_batch(
-        [(Kind.UPDATE, update(["1", UNCHANGED, UNCHANGED], ["1", "big", None], b"O"))]
+        [(RecordKind.UPDATE, update(["1", UNCHANGED, UNCHANGED], ["1", "big", None], b"O"))]
     )
     for before in (True, False):
         decoded = decode(records, FULL, before=before)
@@ -89,7 +92,7 @@ def test_unchanged_toast_is_taken_from_a_full_old_image() -> None:
 
 def test_unchanged_key_stored_out_of_line_is_taken_from_the_key_image() -> None:
     schema = table_schema([("id", "text"), ("note", "text")], key=["id"])
-    records = record_batch([(Kind.UPDATE, update([UNCHANGED, UNCHANGED], ["long", None]))])
+    records = record_batch([(RecordKind.UPDATE, update([UNCHANGED, UNCHANGED], ["long", None]))])
     decoded = decode(records, schema)
     assert decoded.after is not None
     assert decoded.after.to_pylist() == [{"id": "long", "note": None}]
@@ -104,7 +107,8 @@ def test_missing_columns_are_reported_beyond_64_columns() -> None:
     partial = [*row]
     partial[70] = partial[149] = UNCHANGED  # type: ignore[call-overload]
     decoded = decode(
-        record_batch([(Kind.UPDATE, update(partial)), (Kind.INSERT, insert(row))]), schema
+        record_batch([(RecordKind.UPDATE, update(partial)), (RecordKind.INSERT, insert(row))]),
+        schema,
     )
     assert decoded.missing is not None
     assert np.argwhere(decoded.missing).tolist() == [[0, 70], [0, 149]]
@@ -113,7 +117,9 @@ def test_missing_columns_are_reported_beyond_64_columns() -> None:
 def test_pruned_columns_are_not_even_parsed_as_their_type() -> None:
     schema = table_schema([("id", "int64"), ("bad", "int64"), ("s", "text")], key=["id"])
     decoded = decode(
-        record_batch([(Kind.INSERT, insert(["1", "no number", "x"]))]), schema, columns=["s", "id"]
+        record_batch([(RecordKind.INSERT, insert(["1", "no number", "x"]))]),
+        schema,
+        columns=["s", "id"],
     )
     assert decoded.after is not None
     assert decoded.after.to_pylist() == [{"s": "x", "id": 1}]
@@ -122,14 +128,16 @@ def test_pruned_columns_are_not_even_parsed_as_their_type() -> None:
 
 
 def test_images_can_be_left_out() -> None:
-    decoded = decode(record_batch([(Kind.INSERT, insert(["1", "a", "b"]))]), SCHEMA, after=False)
+    decoded = decode(
+        record_batch([(RecordKind.INSERT, insert(["1", "a", "b"]))]), SCHEMA, after=False
+    )
     assert decoded.after is None
     assert decoded.before is not None
     assert decoded.before.null_count == 1
 
 
 def test_sliced_and_empty_batches() -> None:
-    records = record_batch([(Kind.INSERT, insert([str(i), "a", "b"])) for i in range(10)])
+    records = record_batch([(RecordKind.INSERT, insert([str(i), "a", "b"])) for i in range(10)])
     decoded = decode(records.slice(3, 4), SCHEMA)
     assert decoded.after is not None
     assert decoded.after.field("id").to_pylist() == [3, 4, 5, 6]
@@ -160,7 +168,9 @@ def test_rows_of_an_older_version_take_the_types_of_a_newer(
 ) -> None:
     old = table_schema([("id", "int64"), ("v", written)], key=["id"])
     new = table_schema([("v", target), ("added", "date"), ("id", "int64")], key=["id"])
-    records = record_batch([(Kind.INSERT, insert(["1", text])), (Kind.INSERT, insert(["2", None]))])
+    records = record_batch(
+        [(RecordKind.INSERT, insert(["1", text])), (RecordKind.INSERT, insert(["2", None]))]
+    )
     decoded = decode(records, old, target=new)
     assert decoded.after is not None
     assert decoded.after.type == pa.struct(project(new).fields)
@@ -173,8 +183,8 @@ def test_rows_of_an_older_version_take_the_types_of_a_newer(
 def test_a_bad_value_is_named_by_table_column_and_version_never_shown() -> None:
     records = record_batch(
         [
-            (Kind.INSERT, insert(["1", "a", "b"])),
-            (Kind.INSERT, insert(["secret", "a", "b"])),
+            (RecordKind.INSERT, insert(["1", "a", "b"])),
+            (RecordKind.INSERT, insert(["secret", "a", "b"])),
         ]
     )
     with pytest.raises(DecodeError) as caught:
@@ -196,7 +206,7 @@ def test_a_bad_value_is_named_by_table_column_and_version_never_shown() -> None:
     ],
 )
 def test_a_torn_payload_is_an_error_wherever_it_is_cut(payload: bytes) -> None:
-    kind = Kind(payload[0])
+    kind = RecordKind(payload[0])
     decode(record_batch([(kind, payload)]), SCHEMA)
     for size in range(len(payload)):
         with pytest.raises(DecodeError, match="version 1000"):
@@ -207,16 +217,16 @@ def test_a_torn_payload_is_an_error_wherever_it_is_cut(payload: bytes) -> None:
 
 def test_other_faults_of_payloads_are_errors() -> None:
     with pytest.raises(DecodeError, match="number of columns"):
-        decode(record_batch([(Kind.INSERT, insert(["1", "a"]))]), SCHEMA)
+        decode(record_batch([(RecordKind.INSERT, insert(["1", "a"]))]), SCHEMA)
     with pytest.raises(DecodeError, match="not a row change"):
-        decode(record_batch([(Kind.CONTROL, b"{}")]), SCHEMA)
+        decode(record_batch([(RecordKind.CONTROL, b"{}")]), SCHEMA)
     binary = insert(["1", "a", "b"]).replace(b"t", b"b", 1)
     with pytest.raises(DecodeError, match="well-formed"):
-        decode(record_batch([(Kind.INSERT, binary)]), SCHEMA)
+        decode(record_batch([(RecordKind.INSERT, binary)]), SCHEMA)
 
 
 def test_a_batch_of_another_layout_is_refused() -> None:
-    records = record_batch([(Kind.INSERT, insert(["1", "a", "b"]))])
+    records = record_batch([(RecordKind.INSERT, insert(["1", "a", "b"]))])
     large = records.set_column(7, "payload", records.column("payload").cast(pa.large_binary()))
     with pytest.raises(DecodeError, match="large_binary"):
         decode(large, SCHEMA)

@@ -17,7 +17,7 @@ from tests.support.payloads import (
 
 from tidelog.codecs.fold import KeyedChanges, fold
 from tidelog.errors import DecodeError
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 SCHEMA = table_schema([("id", "int64"), ("a", "text"), ("b", "text")], key=["id"])
 
@@ -33,12 +33,12 @@ def states(changes: KeyedChanges) -> list[tuple[Any, ...]]:
 def test_the_last_state_of_each_key_survives() -> None:
     records = record_batch(
         [
-            (Kind.INSERT, insert(["1", "a", "b"])),
-            (Kind.INSERT, insert(["2", "a", "b"])),
-            (Kind.UPDATE, update(["1", "A", "b"])),
-            (Kind.DUMP_ROW, insert(["3", "dump", None])),
-            (Kind.DELETE, delete(["2", None, None])),
-            (Kind.ABSENT, delete(["9", None, None])),
+            (RecordKind.INSERT, insert(["1", "a", "b"])),
+            (RecordKind.INSERT, insert(["2", "a", "b"])),
+            (RecordKind.UPDATE, update(["1", "A", "b"])),
+            (RecordKind.DUMP_ROW, insert(["3", "dump", None])),
+            (RecordKind.DELETE, delete(["2", None, None])),
+            (RecordKind.ABSENT, delete(["9", None, None])),
         ]
     )
     changes = fold(records, SCHEMA)
@@ -57,8 +57,8 @@ def test_the_last_state_of_each_key_survives() -> None:
 def test_a_key_change_deletes_the_old_key_and_sets_the_new_one() -> None:
     records = record_batch(
         [
-            (Kind.INSERT, insert(["1", "a", "b"])),
-            (Kind.UPDATE, update(["2", "a", "c"], old=["1", None, None])),
+            (RecordKind.INSERT, insert(["1", "a", "b"])),
+            (RecordKind.UPDATE, update(["2", "a", "c"], old=["1", None, None])),
         ]
     )
     changes = fold(records, SCHEMA)
@@ -69,10 +69,10 @@ def test_a_key_change_deletes_the_old_key_and_sets_the_new_one() -> None:
 def test_a_deleted_key_can_come_back_and_a_moved_row_can_be_moved_again() -> None:
     records = record_batch(
         [
-            (Kind.UPDATE, update(["2", "x", "x"], old=["1", None, None])),
-            (Kind.UPDATE, update(["3", "y", "y"], old=["2", None, None])),
-            (Kind.INSERT, insert(["1", "new", None])),
-            (Kind.DELETE, delete(["3", None, None])),
+            (RecordKind.UPDATE, update(["2", "x", "x"], old=["1", None, None])),
+            (RecordKind.UPDATE, update(["3", "y", "y"], old=["2", None, None])),
+            (RecordKind.INSERT, insert(["1", "new", None])),
+            (RecordKind.DELETE, delete(["3", None, None])),
         ]
     )
     assert states(fold(records, SCHEMA)) == [
@@ -84,16 +84,16 @@ def test_a_deleted_key_can_come_back_and_a_moved_row_can_be_moved_again() -> Non
 
 def test_an_old_image_with_the_same_key_is_no_key_change() -> None:
     schema = table_schema([("id", "int64"), ("a", "text")], ["id"], None, "f")
-    records = record_batch([(Kind.UPDATE, update(["1", UNCHANGED], ["1", "kept"], b"O"))])
+    records = record_batch([(RecordKind.UPDATE, update(["1", UNCHANGED], ["1", "kept"], b"O"))])
     assert states(fold(records, schema)) == [("u", 1, "kept", None)]
 
 
 def test_truncate_drops_what_came_before() -> None:
     records = record_batch(
         [
-            (Kind.INSERT, insert(["1", "a", "b"])),
-            (Kind.TRUNCATE, truncate()),
-            (Kind.UPDATE, update(["1", UNCHANGED, "c"])),
+            (RecordKind.INSERT, insert(["1", "a", "b"])),
+            (RecordKind.TRUNCATE, truncate()),
+            (RecordKind.UPDATE, update(["1", UNCHANGED, "c"])),
         ]
     )
     changes = fold(records, SCHEMA)
@@ -107,12 +107,12 @@ def test_truncate_drops_what_came_before() -> None:
 def test_a_missing_column_takes_its_last_present_value() -> None:
     records = record_batch(
         [
-            (Kind.INSERT, insert(["1", "big", "0"])),
-            (Kind.UPDATE, update(["1", UNCHANGED, "1"])),
-            (Kind.UPDATE, update(["2", UNCHANGED, "9"])),
-            (Kind.UPDATE, update(["1", UNCHANGED, "2"])),
-            (Kind.UPDATE, update(["2", "late", UNCHANGED])),
-            (Kind.UPDATE, update(["3", UNCHANGED, UNCHANGED])),
+            (RecordKind.INSERT, insert(["1", "big", "0"])),
+            (RecordKind.UPDATE, update(["1", UNCHANGED, "1"])),
+            (RecordKind.UPDATE, update(["2", UNCHANGED, "9"])),
+            (RecordKind.UPDATE, update(["1", UNCHANGED, "2"])),
+            (RecordKind.UPDATE, update(["2", "late", UNCHANGED])),
+            (RecordKind.UPDATE, update(["3", UNCHANGED, UNCHANGED])),
         ]
     )
     assert states(fold(records, SCHEMA)) == [
@@ -124,18 +124,22 @@ def test_a_missing_column_takes_its_last_present_value() -> None:
 
 def test_a_moved_partial_row_takes_missing_columns_from_its_old_key() -> None:
     moved = update(["2", UNCHANGED, "1"], old=["1", None, None])
-    known = record_batch([(Kind.INSERT, insert(["1", "big", "0"])), (Kind.UPDATE, moved)])
+    known = record_batch(
+        [(RecordKind.INSERT, insert(["1", "big", "0"])), (RecordKind.UPDATE, moved)]
+    )
     assert states(fold(known, SCHEMA))[1] == ("u", 2, "big", "1", None)
-    unknown = record_batch([(Kind.UPDATE, moved), (Kind.UPDATE, update(["2", UNCHANGED, "2"]))])
+    unknown = record_batch(
+        [(RecordKind.UPDATE, moved), (RecordKind.UPDATE, update(["2", UNCHANGED, "2"]))]
+    )
     assert states(fold(unknown, SCHEMA))[1] == ("u", 2, None, "2", [1])
 
 
 def test_a_partial_row_takes_nothing_from_an_earlier_life_of_its_key() -> None:
     records = record_batch(
         [
-            (Kind.INSERT, insert(["1", "first life", "0"])),
-            (Kind.DELETE, delete(["1", None, None])),
-            (Kind.UPDATE, update(["1", UNCHANGED, "1"], old=["2", None, None])),
+            (RecordKind.INSERT, insert(["1", "first life", "0"])),
+            (RecordKind.DELETE, delete(["1", None, None])),
+            (RecordKind.UPDATE, update(["1", UNCHANGED, "1"], old=["2", None, None])),
         ]
     )
     assert states(fold(records, SCHEMA)) == [
@@ -148,12 +152,12 @@ def test_keys_are_compared_by_their_bytes() -> None:
     schema = table_schema([("k1", "text"), ("k2", "text")], key=["k2", "k1"])
     records = record_batch(
         [
-            (Kind.INSERT, insert(["ab", "c"])),
-            (Kind.INSERT, insert(["a", "bc"])),
-            (Kind.INSERT, insert(["", "abc"])),
-            (Kind.INSERT, insert(["abc", ""])),
-            (Kind.INSERT, insert(["AB", "c"])),
-            (Kind.DELETE, delete(["a", "bc"])),
+            (RecordKind.INSERT, insert(["ab", "c"])),
+            (RecordKind.INSERT, insert(["a", "bc"])),
+            (RecordKind.INSERT, insert(["", "abc"])),
+            (RecordKind.INSERT, insert(["abc", ""])),
+            (RecordKind.INSERT, insert(["AB", "c"])),
+            (RecordKind.DELETE, delete(["a", "bc"])),
         ]
     )
     changes = fold(records, schema)
@@ -164,9 +168,9 @@ def test_the_identity_index_is_the_match_key() -> None:
     schema = table_schema([("id", "int64"), ("code", "text"), ("v", "text")], ["id"], ["code"], "i")
     records = record_batch(
         [
-            (Kind.INSERT, insert(["1", "x", "v"])),
-            (Kind.UPDATE, update(["2", "x", "w"])),
-            (Kind.DELETE, delete([None, "x", None])),
+            (RecordKind.INSERT, insert(["1", "x", "v"])),
+            (RecordKind.UPDATE, update(["2", "x", "w"])),
+            (RecordKind.DELETE, delete([None, "x", None])),
         ]
     )
     assert states(fold(records, schema)) == [("d", None, "x", None, None)]
@@ -175,7 +179,10 @@ def test_the_identity_index_is_the_match_key() -> None:
 def test_rows_are_given_in_a_newer_version() -> None:
     target = table_schema([("b", "text"), ("new", "int32"), ("id", "decimal(20,0)")], key=["id"])
     records = record_batch(
-        [(Kind.UPDATE, update(["1", "a", UNCHANGED])), (Kind.DELETE, delete(["2", None, None]))]
+        [
+            (RecordKind.UPDATE, update(["1", "a", UNCHANGED])),
+            (RecordKind.DELETE, delete(["2", None, None])),
+        ]
     )
     changes = fold(records, SCHEMA, target)
     assert states(changes) == [("u", None, None, 1, [0]), ("d", None, None, 2, None)]
@@ -184,9 +191,9 @@ def test_rows_are_given_in_a_newer_version() -> None:
 def test_records_that_do_not_carry_the_key_are_an_error() -> None:
     schema = table_schema([("id", "int64"), ("v", "text")], ["id"], ["v"], "d")
     with pytest.raises(DecodeError, match=r"version 1000.*lacks.*\(id\)"):
-        fold(record_batch([(Kind.DELETE, delete([None, "x"]))]), schema)
+        fold(record_batch([(RecordKind.DELETE, delete([None, "x"]))]), schema)
     with pytest.raises(DecodeError, match="lacks"):
-        fold(record_batch([(Kind.UPDATE, update([UNCHANGED, "x"]))]), SCHEMA_TWO)
+        fold(record_batch([(RecordKind.UPDATE, update([UNCHANGED, "x"]))]), SCHEMA_TWO)
     with pytest.raises(DecodeError, match="has none"):
         fold(record_batch([]), table_schema([("id", "int64")]))
 
@@ -200,7 +207,7 @@ def test_an_empty_batch_folds_to_nothing() -> None:
 
 def test_a_column_that_is_named_like_ours_needs_another_prefix() -> None:
     schema = table_schema([("id", "int64"), ("_op", "text")], key=["id"])
-    changes = fold(record_batch([(Kind.INSERT, insert(["1", "x"]))]), schema)
+    changes = fold(record_batch([(RecordKind.INSERT, insert(["1", "x"]))]), schema)
     with pytest.raises(DecodeError, match="prefix"):
         changes.to_batch()
     assert changes.to_batch("__").schema.names == ["__op", "__version", "id", "_op", "__missing"]
@@ -211,9 +218,9 @@ def test_zero_and_negative_zero_are_one_key() -> None:
     schema = table_schema([("id", "float64"), ("a", "text")], key=["id"])
     records = record_batch(
         [
-            (Kind.INSERT, insert(["0", "a"])),
-            (Kind.UPDATE, update(["-0", "b"], old=["0", None])),
-            (Kind.INSERT, insert(["-1", "c"])),
+            (RecordKind.INSERT, insert(["0", "a"])),
+            (RecordKind.UPDATE, update(["-0", "b"], old=["0", None])),
+            (RecordKind.INSERT, insert(["-1", "c"])),
         ]
     )
     changes = fold(records, schema)

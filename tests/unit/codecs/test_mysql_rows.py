@@ -13,7 +13,7 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.dump_rows import ResultError, ResultRows
 from tidelog.codecs.mysql.types import binlog_column
 from tidelog.errors import DecodeError
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 EOF = struct.pack("<I", 5)[:3] + b"\x09\xfe\0\0\2\0"
 OK = struct.pack("<I", 7)[:3] + b"\x09\xfe\0\0\2\0\0\0"
@@ -43,7 +43,7 @@ def packet(row: list[bytes | None]) -> bytes:
 
 def tuples(rows: ResultRows) -> list[list[bytes | None]]:
     batch = rows.batch()
-    assert set(batch.kind) <= {Kind.DUMP_ROW}
+    assert set(batch.kind) <= {RecordKind.DUMP_ROW}
     found = []
     for i in range(len(batch)):
         payload = batch.payload[batch.payload_offsets[i] : batch.payload_offsets[i + 1]].tobytes()

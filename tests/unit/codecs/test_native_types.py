@@ -25,7 +25,7 @@ from tidelog.codecs.wire_formats import native_logicals
 from tidelog.config import Config
 from tidelog.errors import ConfigError, ValueRefusedError
 from tidelog.model.option_values import ALL_TEXT, ColumnTypes
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import Column, TableName, TableSchema, members_of, struct_of
 from tidelog.outputs.base.targets import types_of
 from tidelog.outputs.files.config import FilesSection
@@ -325,7 +325,7 @@ def test_text_of_a_type_that_has_lost_an_attribute_is_not_read_by_the_names_it_h
     before = replace(table_schema(names, ["k"]), structures=(("p", SHORT),))
     after = table_schema(names, ["k"], schema_id=2)
     target = before.with_logicals({"p": SHORT})
-    records = record_batch([(Kind.INSERT, insert(["1", "(a,1)"]))])
+    records = record_batch([(RecordKind.INSERT, insert(["1", "(a,1)"]))])
     found = decode(records, before, target=target).after
     assert found is not None
     assert found.to_pylist() == [{"k": 1, "p": {"road": "a", "number": 1}}]

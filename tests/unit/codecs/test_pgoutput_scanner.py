@@ -18,7 +18,7 @@ from tidelog.codecs.postgres.pgoutput import (
     WatchedRow,
 )
 from tidelog.errors import DecodeError
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 
 TABLE, OTHER, MARKS = 16_384, 4_000_000_000, 16_390
 COLUMNS = [(1, "id", 23, -1), (0, "näme", 1043, 14)]
@@ -151,7 +151,7 @@ def test_watched_rows_stand_between_batches_with_exact_resumes() -> None:
     assert isinstance(first, LogBatch)
     assert isinstance(second, LogBatch)
     assert first.resume == resumes[0] == Resume(0, 1000, 0)
-    assert row == WatchedRow(MARKS, Kind.UPDATE, mark, 1000, 1)
+    assert row == WatchedRow(MARKS, RecordKind.UPDATE, mark, 1000, 1)
     assert resumes[1] == Resume(0, 1000, 1)
     assert second.resume == resumes[2] == Resume(1048, 1000, 2)
 
@@ -165,10 +165,10 @@ def test_truncate_gives_a_record_for_each_captured_relation_and_counts_each() ->
     assert isinstance(last, LogBatch)
     assert isinstance(after, LogBatch)
     narrowed = pg.truncate(TABLE, options=1)
-    assert first.kind.tolist() == [Kind.TRUNCATE]
+    assert first.kind.tolist() == [RecordKind.TRUNCATE]
     assert payloads(first) == payloads(last) == [narrowed]
     assert first.ordinal.tolist() == [1]
-    assert watched == WatchedRow(MARKS, Kind.TRUNCATE, pg.truncate(MARKS, options=1), 1000, 3)
+    assert watched == WatchedRow(MARKS, RecordKind.TRUNCATE, pg.truncate(MARKS, options=1), 1000, 3)
     assert last.ordinal.tolist() == [4]
     assert last.resume == Resume(0, 1000, 4)
     assert after.ordinal.tolist() == [5]

@@ -12,7 +12,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.codecs.postgres.pgoutput import START
 from tidelog.codecs.postgres.tuples import PgoutputKeys, absent_rows, copy_text_rows
 from tidelog.errors import ChunkError, DecodeError
-from tidelog.model.records import KeyEffect, KeyEntries, Kind, LogBatch
+from tidelog.model.records import KeyEffect, KeyEntries, LogBatch, RecordKind
 from tidelog.model.schema import Column, TableName, TableSchema
 
 KEYS = PgoutputKeys()
@@ -252,7 +252,7 @@ def test_copy_text_becomes_inserts() -> None:
         pg.insert(5, ["\\N", "", "\b\f\r\vx"]),
         pg.insert(5, [None, None, None]),
     ]
-    assert log.kind.tolist() == [Kind.DUMP_ROW] * 3
+    assert log.kind.tolist() == [RecordKind.DUMP_ROW] * 3
     assert log.schema_id.tolist() == [3] * 3
     for column in (log.position, log.ordinal, log.xid, log.commit_ts):
         assert column.tolist() == [0] * 3
@@ -297,7 +297,7 @@ def test_absent_keys_are_deletes_that_the_extractor_reads() -> None:
     table = schema()
     log = absent_rows([("x", "1"), ("ü", "2")], table)
     assert rows_of(log)[0] == pg.delete(5, key=["1", "x", None, None])
-    assert log.kind.tolist() == [Kind.ABSENT] * 2
+    assert log.kind.tolist() == [RecordKind.ABSENT] * 2
     found = extract(log, table)
     assert [KEYS.texts(found.key(i), schema()) for i in range(2)] == [("x", "1"), ("ü", "2")]
     assert found.effect.tolist() == [GONE, GONE]

@@ -28,7 +28,7 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
 from tidelog.demo.servers.mysql import MySqlServer
 from tidelog.errors import DecodeError
-from tidelog.model.records import Kind, LogBatch
+from tidelog.model.records import LogBatch, RecordKind
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder, mismatch
 
@@ -86,7 +86,7 @@ def scanned(metadata: str, table: str) -> list[LoggedRow]:
             bounds = item.payload_offsets
             for i in range(len(item)):
                 payload = item.payload[bounds[i] : bounds[i + 1]].tobytes()
-                rows.append(LoggedRow(maps[-1], Kind(int(item.kind[i])), payload))
+                rows.append(LoggedRow(maps[-1], RecordKind(int(item.kind[i])), payload))
     return rows
 
 

@@ -24,7 +24,7 @@ from tidelog.engine.ports import Message
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.adapters import FORMATTERS
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableSchema
 from tidelog.ports import FormatOptions
 from tidelog.spark.datasource.executor import events_batch
@@ -111,7 +111,7 @@ def test_a_row_that_a_transform_removed_does_not_show_in_its_old_image(
     old = pgoutput_messages.update(
         full.relation_id, ("1", "new", *ROW[1:]), old=("1", "hidden", *ROW[1:])
     )
-    built.add(Kind.UPDATE, full, old)
+    built.add(RecordKind.UPDATE, full, old)
     built.flush()
     [event] = polled(tmp_path)
     assert event.before is not None

@@ -9,7 +9,7 @@ import numpy as np
 
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
+from tidelog.model.records import ChunkMeta, LogBatch, RecordKind, Resume
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
 
@@ -38,7 +38,7 @@ def batch(
     position: int,
     *,
     schema_id: int | Sequence[int] = 1,
-    kind: int = Kind.INSERT,
+    kind: int = RecordKind.INSERT,
     xid: int = 0,
     ordinal: int = 0,
 ) -> LogBatch:

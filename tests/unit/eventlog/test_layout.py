@@ -21,10 +21,18 @@ from tidelog.eventlog.segments import (
     segment_name,
     to_record_batches,
 )
-from tidelog.model.records import Kind, Resume
+from tidelog.model.records import RecordKind, Resume
 from tidelog.system import failpoints
 
-KINDS = st.sampled_from([Kind.INSERT, Kind.DELETE, Kind.CONTROL, Kind.DUMP_ROW, Kind.ABSENT])
+KINDS = st.sampled_from(
+    [
+        RecordKind.INSERT,
+        RecordKind.DELETE,
+        RecordKind.CONTROL,
+        RecordKind.DUMP_ROW,
+        RecordKind.ABSENT,
+    ]
+)
 
 
 @given(
@@ -38,7 +46,7 @@ def test_offsets_advance_by_payload_bytes_and_by_one_for_dump_rows(first, record
     expected = first
     for (one, length), offset in zip(records, offsets.tolist(), strict=True):
         assert offset == expected
-        expected += 1 if one in (Kind.DUMP_ROW, Kind.ABSENT) else max(1, length)
+        expected += 1 if one in (RecordKind.DUMP_ROW, RecordKind.ABSENT) else max(1, length)
     assert following == expected
     # version = offset + index of the row: unique, because each row takes at least a byte
     assert len(set(offsets.tolist())) == len(records)

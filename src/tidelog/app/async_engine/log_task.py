@@ -22,7 +22,7 @@ from tidelog.engine.options import BATCH_SIZE, WorkNotDoneError, refuse_coroutin
 from tidelog.errors import ConsumerError, EventLogError, OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Int64s, Kind
+from tidelog.model.records import Int64s, RecordKind
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.sections import StepSection
 from tidelog.ports import SourceId
@@ -308,7 +308,7 @@ def _records(log: EventLog, start: int, end: int) -> Iterator[pa.RecordBatch]:
         log.read_ahead(refs[index : index + 32])
         for batch in log.batches(ref):
             changes = batch.column("schema_id").to_numpy() != 0
-            changes &= batch.column("kind").to_numpy() != np.uint8(Kind.MESSAGE)
+            changes &= batch.column("kind").to_numpy() != np.uint8(RecordKind.MESSAGE)
             if not changes.all():
                 batch = batch.filter(pa.array(changes))
             if batch.num_rows:

@@ -35,7 +35,7 @@ from tidelog.errors import (
     ConnectionLostError,
     SourceError,
 )
-from tidelog.model.records import ChunkMeta, Kind
+from tidelog.model.records import ChunkMeta, RecordKind
 from tidelog.ports import ChunkReader, ChunkRequest, ChunkRows
 from tidelog.system import failpoints
 
@@ -203,7 +203,7 @@ class ChunkReading:
             self._decisions.post(lambda: self._results.drop(task))
             return None
         task.transition(ChunkInput.CLOSE)  # the rest depends on the writer and its disk
-        is_absent = closed.rows.kind == Kind.ABSENT
+        is_absent = closed.rows.kind == RecordKind.ABSENT
         absent: list[Key] = []
         if is_absent.any():
             absent = self._absent_keys(closed)
@@ -220,7 +220,7 @@ class ChunkReading:
         return ChunkItem(closed.rows, _meta(task, closed), closed.high_position, done)
 
     def _absent_keys(self, closed: ClosedWindow) -> list[Key]:
-        at = np.flatnonzero(closed.rows.kind == Kind.ABSENT).astype(np.int32)
+        at = np.flatnonzero(closed.rows.kind == RecordKind.ABSENT).astype(np.int32)
         entries = self._keys.keys(closed.rows, at, closed.schema)
         return [self._keys.texts(entries.key(i), closed.schema) for i in range(len(entries))]
 

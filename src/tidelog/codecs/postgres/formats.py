@@ -31,7 +31,7 @@ from tidelog.codecs.wire_formats import WireFormat
 from tidelog.errors import DecodeError
 from tidelog.model.option_values import ColumnTypes
 from tidelog.model.patterns import matches_column
-from tidelog.model.records import Int32s, Kind, UInt8s
+from tidelog.model.records import Int32s, RecordKind, UInt8s
 from tidelog.model.schema import Column, TableName, TableSchema, element_of, is_native
 from tidelog.ports import SourceId
 
@@ -125,8 +125,13 @@ def _element(name: str, types: ColumnTypes) -> str:
 
 # HOT PATH. Where each cell of a batch of payloads begins and how long it is.
 
-_I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
-_R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)
+_I, _U, _D, _T = (
+    int(RecordKind.INSERT),
+    int(RecordKind.UPDATE),
+    int(RecordKind.DELETE),
+    int(RecordKind.TRUNCATE),
+)
+_R, _A = int(RecordKind.DUMP_ROW), int(RecordKind.ABSENT)
 _K, _O, _N = ord("K"), ord("O"), ord("N")
 
 

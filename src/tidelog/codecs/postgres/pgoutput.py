@@ -26,7 +26,7 @@ from numba import njit
 from tidelog.codecs.byte_order import big_int64_at, big_uint32_at
 from tidelog.codecs.postgres.exclusion import ExcludedCells
 from tidelog.errors import DecodeError
-from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s, readonly
+from tidelog.model.records import Int32s, Int64s, LogBatch, RecordKind, Resume, UInt8s, readonly
 
 # Messages that a consumer must process in order with the rows. The parsers raise struct.error,
 # IndexError or ValueError on malformed bytes; the scanner converts those to one DecodeError.
@@ -84,7 +84,7 @@ class WatchedRow:
     """A row message of a watched relation; a truncate is reduced to that relation."""
 
     relation_id: int
-    kind: Kind
+    kind: RecordKind
     payload: bytes
     position: int
     ordinal: int
@@ -610,7 +610,7 @@ class PgoutputScanner:
             else:
                 (relation_id,) = struct.unpack_from("!I", message, 1)
                 if self._count_one():
-                    yield WatchedRow(relation_id, Kind(message[0]), message, *self._last())
+                    yield WatchedRow(relation_id, RecordKind(message[0]), message, *self._last())
         except (struct.error, IndexError, ValueError) as error:
             name = repr(tag.decode())
             raise self._fault(f"message {name} {_FAULTS[MALFORMED]}") from error
@@ -648,7 +648,7 @@ class PgoutputScanner:
                 continue
             payload = struct.pack("!ciBI", b"T", 1, options, relation_id)
             if schema_id == WATCHED:
-                yield WatchedRow(relation_id, Kind.TRUNCATE, payload, *self._last())
+                yield WatchedRow(relation_id, RecordKind.TRUNCATE, payload, *self._last())
             else:
                 narrowed.append((schema_id, self._last()[1], payload))
         if narrowed:
@@ -658,7 +658,7 @@ class PgoutputScanner:
         """One record for each (schema id, ordinal, payload), all of the open transaction."""
         state = self._state
         return LogBatch.of_transaction(
-            Kind.TRUNCATE,
+            RecordKind.TRUNCATE,
             narrowed,
             position=int(state[FINAL_LSN]),
             xid=int(state[XID]),

@@ -17,7 +17,7 @@ from tidelog.codecs.byte_order import put_big_uint32
 from tidelog.codecs.key_kernel import EncodedKeys
 from tidelog.codecs.postgres.pgoutput import START
 from tidelog.errors import ChunkError, DecodeError
-from tidelog.model.records import Int32s, KeyEntries, Kind, LogBatch, UInt8s, readonly
+from tidelog.model.records import Int32s, KeyEntries, LogBatch, RecordKind, UInt8s, readonly
 from tidelog.model.schema import TableSchema
 
 _TAB, _NEWLINE, _BACKSLASH, _BIG_N = ord("\t"), ord("\n"), ord("\\"), ord("N")
@@ -198,7 +198,7 @@ class PgoutputKeys(EncodedKeys):
         TOASTed key. A full old row has what the new one lacks; but an ``O`` tuple need not be full,
         see `tidelog.codecs.key_kernel`.
         """
-        updates = np.flatnonzero(batch.kind == Kind.UPDATE)
+        updates = np.flatnonzero(batch.kind == RecordKind.UPDATE)
         image = batch.payload[batch.payload_offsets[updates] + 5]  # after 'U' and the relation
         moved: Int32s = updates[image != ord("N")].astype(np.int32)
         return moved
@@ -241,7 +241,7 @@ def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols
     used = int(offsets[-1])
     # Only many NULLs leave enough unused room to justify a copy.
     payload = payload[:used] if used > capacity * 3 // 4 else payload[:used].copy()
-    return dump_batch(Kind.DUMP_ROW, schema_id, offsets, payload)
+    return dump_batch(RecordKind.DUMP_ROW, schema_id, offsets, payload)
 
 
 def absent_rows(
@@ -281,14 +281,14 @@ def absent_rows(
     if offsets[-1] > _MAX_PAYLOAD_BYTES:
         raise ChunkError(f"{schema.table}: {len(payloads)} keys are more than a segment can hold")
     return dump_batch(
-        Kind.ABSENT,
+        RecordKind.ABSENT,
         schema.schema_id,
         offsets.astype(np.int32),
         np.frombuffer(b"".join(payloads), dtype=np.uint8),
     )
 
 
-def dump_batch(kind: Kind, schema_id: int, offsets: Int32s, payload: UInt8s) -> LogBatch:
+def dump_batch(kind: RecordKind, schema_id: int, offsets: Int32s, payload: UInt8s) -> LogBatch:
     """Records of one kind with position, ordinal, xid and commit_ts 0."""
     count = len(offsets) - 1
     return LogBatch(

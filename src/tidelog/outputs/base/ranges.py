@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import DumpCompleted, OutputBatch, TargetTable
 from tidelog.spark.datasource import partitions
@@ -107,7 +107,7 @@ def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
     for ref in log.segments(start, end):
         for batch in log.batches(ref, ("offset", "kind", "schema_id")):
             kinds = batch.column("kind").to_numpy()
-            for at in np.flatnonzero(kinds == Kind.TRUNCATE).tolist():
+            for at in np.flatnonzero(kinds == RecordKind.TRUNCATE).tolist():
                 table = str(log.schemas.get(batch.column("schema_id")[at].as_py()).table)
                 result[table] = batch.column("offset")[at].as_py()
     return result
@@ -125,7 +125,7 @@ def removals_of(
     for ref in log.segments(start, end, tables=(str(table),)):
         for batch in log.batches(ref, ("offset", "kind", "schema_id", "commit_ts")):
             kinds = batch.column("kind").to_numpy()
-            for at in np.flatnonzero(kinds == Kind.TRUNCATE).tolist():
+            for at in np.flatnonzero(kinds == RecordKind.TRUNCATE).tolist():
                 if log.schemas.get(batch.column("schema_id")[at].as_py()).table == table:
                     offset, time = (batch.column(n)[at].as_py() for n in ("offset", "commit_ts"))
                     found.append((offset, offset, time))
@@ -202,6 +202,6 @@ def message_records(
     """Yields those records of ``refs`` that are messages, in order, as the log has them."""
     for ref in refs:
         for batch in log.batches(ref, columns, schema_ids=(0,)):
-            found = batch.filter(pc.field("kind") == int(Kind.MESSAGE))
+            found = batch.filter(pc.field("kind") == int(RecordKind.MESSAGE))
             if found.num_rows:
                 yield found

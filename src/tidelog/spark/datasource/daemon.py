@@ -17,7 +17,7 @@ from tidelog.codecs.fold import fold
 from tidelog.errors import ConfigError
 from tidelog.eventlog.segments import RECORD_SCHEMA
 from tidelog.kinds.adapters import WIRE_FORMATS
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.spark.datasource import executor  # noqa: F401
 
 
@@ -27,7 +27,7 @@ def warm_up() -> None:
         if example is None:
             continue
         payload, schema = example()
-        values = [[1], [int(Kind.INSERT)], [1], [1], [0], [1], [0], [payload]]
+        values = [[1], [int(RecordKind.INSERT)], [1], [1], [0], [1], [0], [payload]]
         arrays = [pa.array(v, f.type) for v, f in zip(values, RECORD_SCHEMA, strict=True)]
         records = pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
         decode(records, schema)

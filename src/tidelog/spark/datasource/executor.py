@@ -22,7 +22,7 @@ from tidelog.codecs.decode import decode, expand_key_changes, expanded_ops, find
 from tidelog.codecs.fold import fold
 from tidelog.errors import DecodeError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.spark.datasource import partitions
 from tidelog.spark.datasource.options import SourceOptions
@@ -281,8 +281,8 @@ def _records(
                     batch = batch.filter(pa.array(ids != 0))
             if not control:
                 kinds = batch.column("kind").to_numpy()
-                if (kinds == Kind.MESSAGE).any():
-                    batch = batch.filter(pa.array(kinds != Kind.MESSAGE))
+                if (kinds == RecordKind.MESSAGE).any():
+                    batch = batch.filter(pa.array(kinds != RecordKind.MESSAGE))
             elif tables is not None:
                 batch = batch.filter(_of_tables(batch, tables))
             if batch.num_rows:

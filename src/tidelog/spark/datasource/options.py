@@ -22,7 +22,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.eventlog.segments import SegmentMeta
 from tidelog.model.option_values import ColumnTypes
 from tidelog.model.patterns import all_but, check_listed, matches
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.model.units import parse_bytes
 from tidelog.spark.formats.json_values import ValueModes
@@ -203,7 +203,7 @@ def dump_records(log: EventLog, start: int, end: int) -> Iterator[DumpRecord]:
         found = []
         for ref in log.segments(max(start, segment.first), min(end, segment.next)):
             for batch in log.batches(ref, ("offset", "kind", "payload"), schema_ids=(0,)):
-                for record in batch.filter(pc.field("kind") == int(Kind.CONTROL)).to_pylist():
+                for record in batch.filter(pc.field("kind") == int(RecordKind.CONTROL)).to_pylist():
                     found.append((record["offset"], json.loads(record["payload"])))
         for offset, content in reversed(found):
             noted = _dump_record(offset, content)
@@ -313,7 +313,7 @@ class KeyFilter:
         from tidelog.codecs.decode import decode  # planning processes need no decoder
 
         columns = [column for column in written.columns if column.name in self.values]
-        wanted = pc.equal(records.column("kind"), int(Kind.TRUNCATE))
+        wanted = pc.equal(records.column("kind"), int(RecordKind.TRUNCATE))
         if columns:
             decoded = decode(records, written, columns=[column.name for column in columns])
             for image in (decoded.after, decoded.before):

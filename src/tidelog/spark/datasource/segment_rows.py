@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName
 from tidelog.ports import DumpCompleted, OutputBatch, TableRange
 
@@ -70,11 +70,11 @@ def _rows_without_table(log: EventLog, first: int, following: int) -> list[tuple
     for ref in log.segments(first, following, tables=()):
         messages, end = [], 0
         for batch in log.batches(ref, ("offset", "kind", "payload"), schema_ids=(0,)):
-            for record in batch.filter(pc.field("kind") == int(Kind.CONTROL)).to_pylist():
+            for record in batch.filter(pc.field("kind") == int(RecordKind.CONTROL)).to_pylist():
                 text = record["payload"].decode()
                 offset = record["offset"]
                 found.append((offset, offset + len(text.encode()), None, [0], 1, 0, text))
-            of_application = batch.filter(pc.field("kind") == int(Kind.MESSAGE))
+            of_application = batch.filter(pc.field("kind") == int(RecordKind.MESSAGE))
             if of_application.num_rows:
                 messages += of_application.column("offset").to_pylist()
                 end = messages[-1] + len(of_application.column("payload")[-1].as_py())

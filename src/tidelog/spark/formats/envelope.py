@@ -17,7 +17,7 @@ from tidelog.codecs.columns.concatenation import KeyPiece, TextCells
 from tidelog.codecs.decode import decode
 from tidelog.codecs.source_blocks import connector_of, source_block
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
 from tidelog.spark.formats.json_values import join_texts as join_texts
@@ -154,7 +154,7 @@ def source_pieces(
 def snapshots(records: pa.RecordBatch) -> pa.StringArray:
     """Returns Debezium's ``snapshot`` of each of the log's records: is it a dump's?"""
     kinds = records.column("kind").to_numpy()
-    dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
+    dumped = (kinds == RecordKind.DUMP_ROW) | (kinds == RecordKind.ABSENT)
     return pa.array(["false", "incremental"]).take(pa.array(dumped.astype(np.int8)))
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tidelog.codecs.cell_positions import missing_names
 from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import KeyedChanges
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.spark.formats.json_values import ValueModes
 
@@ -113,7 +113,9 @@ def raw_batch(
     described = [None if each is None else json.dumps(each.to_json()) for each in schemas]
     arrays = [
         records.column("offset"),
-        pa.array([Kind(code).name.lower() for code in kinds.tolist()]).take(pa.array(kind_at)),
+        pa.array([RecordKind(code).name.lower() for code in kinds.tolist()]).take(
+            pa.array(kind_at)
+        ),
         records.column("schema_id"),
         records.column("position"),
         records.column("ordinal"),
@@ -128,7 +130,7 @@ def raw_batch(
 
 def control_table(records: pa.RecordBatch, place: int) -> str | None:
     """Returns the table that the control record at ``place`` is about; None for another record."""
-    if records.column("kind")[place].as_py() != Kind.CONTROL:
+    if records.column("kind")[place].as_py() != RecordKind.CONTROL:
         return None
     found: str | None = json.loads(records.column("payload")[place].as_py()).get("table")
     return found
@@ -151,7 +153,7 @@ def source_struct(
     """Returns the origin of each record: the column ``source`` of the shapes typed and variant."""
     n = len(decoded)
     kinds = records.column("kind").to_numpy(zero_copy_only=True)
-    dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
+    dumped = (kinds == RecordKind.DUMP_ROW) | (kinds == RecordKind.ABSENT)
     origin = pa.array(["log", "dump"]).take(pa.array(dumped.astype(np.int8)))
     children = [
         _repeated(pa.scalar(str(table)), n),

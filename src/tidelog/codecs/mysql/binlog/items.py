@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from tidelog.model.records import Int32s, Int64s, Kind, LogBatch
+from tidelog.model.records import Int32s, Int64s, LogBatch, RecordKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class WatchedBinlogRow:
     """One row of a watched table, in the payload form of the event log."""
 
     table_id: int
-    kind: Kind
+    kind: RecordKind
     payload: bytes
     position: int
     ordinal: int

@@ -14,7 +14,7 @@ from tidelog.codecs.mysql.binlog.items import (
     position_text,
 )
 from tidelog.errors import DecodeError
-from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s
+from tidelog.model.records import Int32s, Int64s, LogBatch, RecordKind, Resume, UInt8s
 
 TORN = "is torn or malformed"
 FAULTS = {
@@ -167,7 +167,7 @@ class ScannedRecords:
             int.from_bytes(
                 data[start + HEADER_BYTES : start + HEADER_BYTES + 6].tobytes(), "little"
             ),
-            Kind(int(self.kind[0])),
+            RecordKind(int(self.kind[0])),
             self.payload[: self.payload_offsets[1]].tobytes(),
             int(self.position[0]),
             int(self.ordinal[0]),

@@ -55,7 +55,7 @@ from tidelog.codecs.mysql.binlog.table_map import parse_table_map
 from tidelog.codecs.mysql.binlog.tables import ScannedTables
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import GapError
-from tidelog.model.records import Int64s, Kind, LogBatch, Resume, UInt8s, readonly
+from tidelog.model.records import Int64s, LogBatch, RecordKind, Resume, UInt8s, readonly
 
 START = Resume(acknowledge=0, position=0, ordinal=-1)
 """Resume position of a log without records."""
@@ -209,7 +209,7 @@ class BinlogScanner:
         if (position, ordinal) != self._state.last or self._groups.skipped:
             return None
         return LogBatch.of_transaction(
-            Kind.TRUNCATE,
+            RecordKind.TRUNCATE,
             [(schema_id, ordinal, struct.pack("!ciBI", b"T", 1, 0, 0))],
             position=position,
             xid=position,

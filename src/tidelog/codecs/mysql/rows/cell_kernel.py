@@ -12,7 +12,7 @@ from numba import njit
 
 from tidelog.codecs.cell_positions import MISSING, NULL
 from tidelog.codecs.key_kernel import COLUMN_COUNT, MALFORMED, UNKNOWN_KIND, read_tuple
-from tidelog.model.records import Kind
+from tidelog.model.records import RecordKind
 
 MARK = 0x01  # the first byte of a log row's payload
 BEFORE, AFTER, PARTIAL = 1, 2, 4  # flags
@@ -24,8 +24,13 @@ LACKS_UNCHANGED = 1  # as in an insert or in an update with a minimal image
 LACKS_CHANGED = 2  # a document that changed in part, without the old document
 
 _PARTIAL_JSON_UPDATES = 1  # of value_options, rows_event.h
-_I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
-_R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)
+_I, _U, _D, _T = (
+    int(RecordKind.INSERT),
+    int(RecordKind.UPDATE),
+    int(RecordKind.DELETE),
+    int(RecordKind.TRUNCATE),
+)
+_R, _A = int(RecordKind.DUMP_ROW), int(RecordKind.ABSENT)
 _K, _O, _N = ord("K"), ord("O"), ord("N")
 
 

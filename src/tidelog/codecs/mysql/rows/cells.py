@@ -141,7 +141,7 @@ def read_rows(
         raw: uint8[...], the payloads.
         begins: int32[n], the payloads' positions in ``raw``.
         ends: int32[n].
-        kind: uint8[n], `Kind`.
+        kind: uint8[n], `RecordKind`.
         schema: the version that the records were written under.
         wanted: wire column numbers.
         old: whether to return the old images too.

@@ -28,7 +28,7 @@ from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.codecs.mysql.texts.charset_texts import CHARSETS_WITH_SURROGATES
 from tidelog.codecs.postgres.tuples import dump_batch
 from tidelog.errors import ChunkError, DecodeError
-from tidelog.model.records import Int64s, Kind, LogBatch, UInt8s
+from tidelog.model.records import Int64s, LogBatch, RecordKind, UInt8s
 from tidelog.model.schema import Column, TableSchema
 
 HEADER_BYTES = 8  # tag, relation, tuple tag, column count
@@ -275,7 +275,7 @@ class ResultRows:
         if used <= len(self._payload) * 3 // 4:
             payload = payload.copy()
         offsets = self._offsets[: self.rows + 1].astype(np.int32)
-        return dump_batch(Kind.DUMP_ROW, self._schema.schema_id, offsets, payload)
+        return dump_batch(RecordKind.DUMP_ROW, self._schema.schema_id, offsets, payload)
 
     def take(self) -> LogBatch:
         """Return the rows so far, and start again with the following ones."""

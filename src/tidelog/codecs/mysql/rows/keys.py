@@ -27,8 +27,8 @@ from tidelog.model.records import (
     Int32s,
     KeyEffect,
     KeyEntries,
-    Kind,
     LogBatch,
+    RecordKind,
     UInt8s,
     readonly,
 )
@@ -75,7 +75,7 @@ _COMPLETE = int(KeyEffect.COMPLETE)
 _PARTIAL = int(KeyEffect.PARTIAL)
 _GONE = int(KeyEffect.GONE)
 _MOVED_PARTIAL = int(KeyEffect.MOVED_PARTIAL)
-_INSERT = int(Kind.INSERT)
+_INSERT = int(RecordKind.INSERT)
 
 
 @njit(cache=True, nogil=True)
@@ -167,9 +167,17 @@ def encode_keys(  # type: ignore[no-untyped-def]
 
 
 _ROW_KINDS = np.zeros(256, dtype=np.bool_)
-_ROW_KINDS[[Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP_ROW, Kind.ABSENT]] = True
+_ROW_KINDS[
+    [
+        RecordKind.INSERT,
+        RecordKind.UPDATE,
+        RecordKind.DELETE,
+        RecordKind.DUMP_ROW,
+        RecordKind.ABSENT,
+    ]
+] = True
 _LOGGED_KINDS = np.zeros(256, dtype=np.bool_)
-_LOGGED_KINDS[[Kind.INSERT, Kind.UPDATE, Kind.DELETE]] = True
+_LOGGED_KINDS[[RecordKind.INSERT, RecordKind.UPDATE, RecordKind.DELETE]] = True
 _MAX_BYTES = int(np.iinfo(np.int32).max)
 
 

@@ -21,7 +21,7 @@ from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.rows.keys import lacks_key
 from tidelog.errors import ConfigError, SourceError, UnsupportedTableError
 from tidelog.model.patterns import matches, overlap
-from tidelog.model.records import Kind, LogBatch
+from tidelog.model.records import LogBatch, RecordKind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
     MAX_SIGNAL_BYTES,
@@ -120,11 +120,11 @@ class MySqlMetadataTables:
     def read(self, row: WatchedBinlogRow) -> Iterator[WatermarkSeen | SignalSeen]:
         """The watermark or signal in a row; nothing if the row holds neither."""
         if row.table_id in self._watermarks:
-            if row.kind in (Kind.INSERT, Kind.UPDATE):
+            if row.kind in (RecordKind.INSERT, RecordKind.UPDATE):
                 (watermark,) = self._texts(row)
                 if watermark is not None and len(watermark) <= _MAX_WATERMARK_BYTES:
                     yield WatermarkSeen(watermark, row.position, row.ordinal)
-        elif row.kind is Kind.INSERT:
+        elif row.kind is RecordKind.INSERT:
             signal_id, type_, data = self._texts(row)
             yield SignalSeen(signal_id or "", type_ or "", data, row.position, row.ordinal)
 

@@ -44,7 +44,7 @@ from tidelog.errors import (
     UnsupportedTableError,
 )
 from tidelog.model.patterns import EXCLUDE, excludes, matches
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
     MAX_SIGNAL_BYTES,
@@ -124,7 +124,7 @@ def message_batch(messages: Sequence[LogicalMessage], resume: Resume) -> LogBatc
     times = [now if each.commit_ts is None else each.commit_ts for each in messages]
     payloads = [_payload(message) for message in messages]
     return LogBatch(
-        kind=np.full(count, Kind.MESSAGE, np.uint8),
+        kind=np.full(count, RecordKind.MESSAGE, np.uint8),
         schema_id=np.zeros(count, np.int32),
         position=np.array([message.position for message in messages], np.int64),
         ordinal=np.array([message.ordinal for message in messages], np.int64),
@@ -190,11 +190,14 @@ class PostgresMetadataTables:
 
     def read(self, row: WatchedRow) -> Iterator[WatermarkSeen | SignalSeen]:
         """The watermark or signal in a row; nothing if the row holds neither."""
-        if row.relation_id in self._watermarks and row.kind in (Kind.INSERT, Kind.UPDATE):
+        if row.relation_id in self._watermarks and row.kind in (
+            RecordKind.INSERT,
+            RecordKind.UPDATE,
+        ):
             (watermark,) = _columns(row.payload, [self._watermarks[row.relation_id]])
             if watermark is not None and len(watermark) <= MAX_WATERMARK_BYTES:
                 yield WatermarkSeen(watermark, row.position, row.ordinal)
-        elif row.relation_id in self._signals and row.kind is Kind.INSERT:
+        elif row.relation_id in self._signals and row.kind is RecordKind.INSERT:
             signal_id, type_, data = _columns(row.payload, self._signals[row.relation_id])
             yield SignalSeen(signal_id or "", type_ or "", data, row.position, row.ordinal)
 

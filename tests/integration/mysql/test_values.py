@@ -305,7 +305,8 @@ def test_values_of_other_types_inside_documents_print_as_the_server_prints_them(
                 "CAST(-12.340 AS decimal(10,3))", "CAST('2024-02-03' AS date)",
                 "CAST('-12:34:56.789' AS time(3))", "CAST('2024-02-03 04:05:06.07' AS datetime(6))",
                 "TIMESTAMP'2024-02-03 04:05:06'", "X'00ff41'", f"X'{'ab' * 200}'", "b'101'",
-                "1e-7", "1.5", "18446744073709551615", "NULL", "ST_GeomFromText('POINT(1 2)')",
+                "1e-7", "1.5", "1668694028178401.2e0", "1e15",
+                "18446744073709551615", "NULL", "ST_GeomFromText('POINT(1 2)')",
                 *(f"CAST('{sign}{'9' * whole}.{'9' * scale}' AS decimal({whole + scale},{scale}))"
                   for whole, scale in ((35, 30), (65, 0), (1, 30), (30, 30)) for sign in ("", "-")),
                 f"{'9' * 35}.{'9' * 30}", f"0.{'0' * 29}1",

@@ -184,6 +184,11 @@ def test_doubles_of_documents_come_back(value: float) -> None:
     assert float(double_text(value)) == value
 
 
+def test_doubles_have_an_exponent_where_the_server_gives_them_one() -> None:
+    for text in ("1668694028178401.2", "999999999999999.0", "1.25e15", "1e16", "1e-16", "0.5"):
+        assert double_text(float(text)) == text.encode()
+
+
 def test_unreal_dates_are_null_but_keep_their_text() -> None:
     schema = schema_of([column("date")])
     payloads = []

@@ -401,7 +401,8 @@ def _variable(data: bytes, at: int, end: int) -> bytes:
 
 def double_text(value: float) -> bytes:
     """A double as ``my_gcvt`` prints it: the shortest digits that read back as the same number. It
-    has an exponent if the point would be more than 15 digits away; whole numbers end in ``.0``.
+    has an exponent if the point would be more than 15 digits away and not between two digits; whole
+    numbers end in ``.0``.
     """
     mantissa, _, exponent = f"{value!r}".partition("e")
     sign = "-" if mantissa.startswith("-") else ""
@@ -411,7 +412,7 @@ def double_text(value: float) -> bytes:
     digits = digits.rstrip("0")
     if not digits:
         return f"{sign}0.0".encode()
-    if not -_FIXED_DIGITS + 1 <= point <= _FIXED_DIGITS:
+    if point <= -_FIXED_DIGITS or (point > _FIXED_DIGITS and point >= len(digits)):
         tail = "." + digits[1:] if len(digits) > 1 else ""
         return f"{sign}{digits[0]}{tail}e{point - 1}".encode()
     if point <= 0:

@@ -22,7 +22,7 @@ from tidelog.app.web.metrics import LEADING, METRICS
 from tidelog.capture.dumps.state import DUMPS, TABLES
 from tidelog.config import SECTIONS, Config, Rest
 from tidelog.config.control import CommandAlert, NotificationKafka, Otlp, SignalKafka, WebhookAlert
-from tidelog.config.outputs import OUTPUTS
+from tidelog.config.models import OUTPUTS
 from tidelog.config.source import MySqlSourceSection, SnapshotConfiguration
 from tidelog.kinds.sections import TypesSection
 from tidelog.model.state_machine import Transitions

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.config.outputs import OUTPUTS
+from tidelog.config.models import OUTPUTS
 from tidelog.config.source import SOURCES
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS, SOURCE_KINDS, STATES
 

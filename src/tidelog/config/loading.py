@@ -23,8 +23,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tidelog.config.models import SECTIONS, Config
-from tidelog.config.outputs import OUTPUTS
+from tidelog.config.models import OUTPUTS, SECTIONS, Config
 from tidelog.config.source import SOURCES, SourceBase
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import OUTPUT_KINDS, SOURCE_KINDS, Registry

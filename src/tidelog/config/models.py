@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -20,7 +20,6 @@ from pydantic import (
 )
 
 from tidelog.config.control import Control
-from tidelog.config.outputs import AnyOutput
 from tidelog.config.source import AnySource, PostgresSourceSection
 from tidelog.control.commands import OUR_IDS, ExecuteSnapshot
 from tidelog.engine.options import (
@@ -32,17 +31,20 @@ from tidelog.engine.options import (
     Tolerance,
 )
 from tidelog.errors import UsageError
+from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.kinds.sections import (
     Bytes,
     Duration,
     LocalPath,
     LogPlace,
     Milliseconds,
+    OneOf,
     RemoteUrl,
     Section,
     StateUrl,
     StorageOption,
     base_directory,
+    section_of,
 )
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpMode, DumpOptions
 from tidelog.model.option_values import is_url
@@ -51,6 +53,17 @@ from tidelog.outputs.base.sections import OutputSection, StorageOptionsSection
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.state.lease_polling import RENEWALS
 from tidelog.state.opening import checked_url, pays_per_request
+
+# The section ``outputs``: the model of each kind's section, selected by ``kind``.
+
+OUTPUTS: dict[str, type[OutputSection]] = {
+    kind: section_of(OUTPUT_KINDS, kind, OutputSection) for kind in OUTPUT_KINDS.built_in
+}
+
+if TYPE_CHECKING:
+    AnyOutput = OutputSection
+else:
+    AnyOutput = Annotated[object, OneOf(OUTPUTS)]
 
 # The section ``engine``.
 

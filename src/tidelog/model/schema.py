@@ -50,6 +50,23 @@ def decimal_parameters(logical: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+_OTHER_SEPARATOR = ("box[]",)
+# By the name in a source of an element's type, without lengths; others are text.
+_ELEMENTS = {
+    "boolean": "bool",
+    "smallint": "int16",
+    "integer": "int32",
+    "bigint": "int64",
+    "oid": "int64",
+    "real": "float32",
+    "double precision": "float64",
+    "date": "date",
+    "timestamp without time zone": "timestamp",
+    "timestamp with time zone": "timestamptz",
+    "bytea": "binary",
+}
+
+
 @lru_cache(maxsize=1024)
 def element_of(logical: str) -> str | None:
     """The logical type of an array's elements; None for any other logical type."""
@@ -57,6 +74,20 @@ def element_of(logical: str) -> str | None:
     if match is None and logical.startswith("multirange("):
         return logical.removeprefix("multi")
     return match[1] if match else None
+
+
+def element_name(type_name: str) -> str | None:
+    """Return the name of the type of an array's elements; None: it is no array, or one whose text
+    has another separator than a comma.
+    """
+    if not type_name.endswith("[]") or type_name in _OTHER_SEPARATOR:
+        return None
+    return type_name.removesuffix("[]")
+
+
+def element_logical(name: str) -> str:
+    """Return the logical type of elements of this type, unless it is a number of limited digits."""
+    return _ELEMENTS.get(re.sub(r"\(\d+\)", "", name), "text")
 
 
 def is_native(logical: str) -> bool:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config, parse_config
-from tidelog.config.outputs import OUTPUTS
+from tidelog.config.models import OUTPUTS
 from tidelog.config.source import SOURCES
 from tidelog.errors import ConfigError, UsageError
 from tidelog.model.patterns import EXCLUDE, pattern_of

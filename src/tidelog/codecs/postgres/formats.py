@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidelog.codecs.array_types import element_logical, element_name
 from tidelog.codecs.cell_positions import (
     MISSING,
     NULL,
@@ -32,7 +31,15 @@ from tidelog.errors import DecodeError
 from tidelog.model.option_values import ColumnTypes
 from tidelog.model.patterns import matches_column
 from tidelog.model.records import Int32s, RecordKind, UInt8s
-from tidelog.model.schema import Column, TableName, TableSchema, element_of, is_native
+from tidelog.model.schema import (
+    Column,
+    TableName,
+    TableSchema,
+    element_logical,
+    element_name,
+    element_of,
+    is_native,
+)
 from tidelog.ports import SourceId
 
 # Types that can be more than text: arrays, JSON, and numbers without limits.

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.codecs.array_types import element_name
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.model.option_values import TimeMode
+from tidelog.model.schema import element_name
 from tidelog.spark.formats import structured
 from tidelog.spark.formats.json_values import (
     ValueModes,

@@ -20,14 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.array_types import element_name
 from tidelog.codecs.columns.concatenation import KeyPiece, TextCells, has_escapes, join
 from tidelog.codecs.columns.times import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ConfigError, OutputError
 from tidelog.model.option_values import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import TableSchema, element_name
 from tidelog.spark.formats import structured
 from tidelog.spark.formats.structured import java_double, unscaled
 

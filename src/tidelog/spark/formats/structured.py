@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidelog.codecs.array_types import element_logical
 from tidelog.codecs.columns.values import CellError, column
 from tidelog.model.option_values import DecimalMode
+from tidelog.model.schema import element_logical
 
 _DATA = "io.debezium.data."
 _NUMBER = re.compile(r"(?:numeric|decimal)(?:\((\d+)(?:, ?(-?\d+))?\))?( .*)?", re.IGNORECASE)

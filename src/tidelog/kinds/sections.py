@@ -232,8 +232,7 @@ TablePatterns = Annotated[
 """A list that selects tables; a pattern with ``!`` in front excludes."""
 EXCLUDE: Any = Field(
     default=[],
-    description="Tables to leave out, as [patterns](table-patterns.md): the same as the patterns "
-    "in `tables`, each with `!` in front.",
+    description="Patterns of tables to leave out: as in `tables` with `!`.",
     examples=[["public.audit", "public.tmp_*"]],
 )
 """The option ``exclude`` of a section that has ``tables``."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tidelog.state.documents import POLL_SHARE, RENEWALS, LeasePolling
+from tidelog.state.lease_polling import POLL_SHARE, RENEWALS, LeasePolling
 
 TTL_S = 30.0
 PERIODS = 100

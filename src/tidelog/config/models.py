@@ -51,7 +51,7 @@ from tidelog.model.option_values import is_url
 from tidelog.model.patterns import check_listed
 from tidelog.outputs.base.sections import OutputSection, StorageOptionsSection
 from tidelog.outputs.lake.delta.config import DeltaSection
-from tidelog.state.documents import RENEWALS
+from tidelog.state.lease_polling import RENEWALS
 from tidelog.state.opening import checked_url, pays_per_request
 
 # The section ``outputs``: the model of each kind's section, selected by ``kind``.

@@ -22,7 +22,8 @@ from tidelog.errors import (
 )
 from tidelog.eventlog.local_storage import options_of
 from tidelog.model.option_values import is_url
-from tidelog.state.documents import POLL_SHARE, Documents, LeaseElection, NoAnswerError
+from tidelog.state.documents import Documents, LeaseElection, NoAnswerError
+from tidelog.state.lease_polling import POLL_SHARE
 from tidelog.system.extras import check_installed
 
 if TYPE_CHECKING:

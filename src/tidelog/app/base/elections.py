@@ -27,7 +27,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.sections import StateUrl
 from tidelog.ports import Election, Lease, StateStore
 from tidelog.results import StateCopy
-from tidelog.state.documents import POLL_SHARE
+from tidelog.state.lease_polling import POLL_SHARE
 from tidelog.state.opening import (
     checked_url,
     open_election,

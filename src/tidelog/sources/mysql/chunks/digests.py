@@ -88,10 +88,13 @@ def _time(name: str) -> str:
 
 def _key_days(name: str) -> str:
     """The number of days for a key column, distinct for invalid dates: `codecs.columns.times`."""
-    year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
+    # The parts of a date have no sign in MySQL 9, and then no sum of them may be negative.
+    year, month, day = (
+        f"CAST({part}({name}) AS SIGNED)" for part in ("YEAR", "MONTH", "DAYOFMONTH")
+    )
     first, of_a_year = times.FIRST_INVALID_DATE, times.INVALID_DATES_A_YEAR
-    of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"
-    number = f"IF({month} = 0, {day}, IF({day} = 0, 31 + {month}, {of_month}))"
+    of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"  # a text
+    number = f"IF({month} = 0, {day}, IF({day} = 0, 31 + {month}, CAST({of_month} AS SIGNED)))"
     # These servers' year 0 has no February 29th: earlier days of it are a day too late.
     early = f"({year} = 0 AND {month} < 3)"
     real = f"TO_DAYS({name}) - {_DAY_OF_1970} - {early}"
@@ -100,7 +103,7 @@ def _key_days(name: str) -> str:
 
 def _key_time(name: str) -> str:
     seconds = f"(HOUR({name}) * 60 + MINUTE({name})) * 60 + SECOND({name})"
-    of_day = f"({seconds}) * 1000000 + MICROSECOND({name})"
+    of_day = f"CAST(({seconds}) * 1000000 + MICROSECOND({name}) AS SIGNED)"
     return f"({_key_days(name)}) * {_DAY_US} + {of_day}"
 
 

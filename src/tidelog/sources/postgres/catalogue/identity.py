@@ -20,8 +20,7 @@ from tidelog.model.patterns import matching_columns
 from tidelog.model.schema import TableName, double_quoted
 from tidelog.model.units import counted
 from tidelog.ports import UnsupportedReason
-
-Connection = psycopg.Connection[tuple[Any, ...]]
+from tidelog.sources.postgres.connect import Connection
 
 # The first version that logs generated columns, and that refuses updates whose identity has
 # generated columns that are not published.

@@ -48,7 +48,7 @@ from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 from tidelog.spark import spark_session
-from tidelog.spark.datasource.partitions import end_of_batch
+from tidelog.spark.datasource.partitions import RECORD_BYTES, end_of_batch
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.executor_jobs import run_on_executors
 from tidelog.spark.output_loop import MAX_BATCH_BYTES
@@ -67,6 +67,7 @@ WITH_SPARK: dict[str, list[str]] = {
     "cold": ["--cold", "--keys", "1000000", "--changes", "500000"],
 }
 _CHANGES = 1_000
+_CHUNK = 100_000
 _WARM, _COUNTED = 5, 15  # batches
 
 
@@ -83,9 +84,11 @@ class Workload:
         ]
 
     def insert(self, keys: Any) -> None:
-        """These keys into every table."""
+        """These keys into every table, in segments of a dump's size."""
         for schema in self._schemas:
-            append(self._built, schema, keys, keys, self._notes, self._random, "I")
+            for start in range(0, len(keys), _CHUNK):
+                part = keys[start : start + _CHUNK]
+                append(self._built, schema, part, part, self._notes, self._random, "I")
 
     def change(self, rows: int, keys: int, tables: int = 1) -> None:
         """``rows`` of the first ``tables``, of keys below ``keys``."""
@@ -120,7 +123,8 @@ class Copy:
         seconds, also of the JVM, in which Iceberg's library commits.
         """
         end, before, start = self._log.latest_offset(), _jvm_cpu_s(), time.process_time()
-        limits: dict[str, Any] = {"max_bytes": MAX_BATCH_BYTES, "max_records": None, "whole": True}
+        limits: dict[str, Any] = {"max_bytes": MAX_BATCH_BYTES, "max_records": None}
+        limits |= {"whole": True, "record_bytes": RECORD_BYTES}
         while self._end < end:
             until = end_of_batch(self._log, self._end, end, **limits)
             self._output.write(batch_of(self._log, self._end, until))

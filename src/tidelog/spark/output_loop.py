@@ -28,7 +28,7 @@ from tidelog.ports import (
     RegisteringOutput,
     RejectingOutput,
 )
-from tidelog.spark.datasource.partitions import check_start, end_of_batch
+from tidelog.spark.datasource.partitions import RECORD_BYTES, check_start, end_of_batch
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.sessions.errors import (
     Py4JNetworkError,
@@ -404,6 +404,7 @@ class OutputLoop:
             max_bytes=self._options.max_batch_bytes,
             max_records=None,
             whole=True,
+            record_bytes=RECORD_BYTES,  # so that a task can take a batch of one table
         )
 
     def _write(self, end: int, abandoned: threading.Event) -> None:

@@ -8,6 +8,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.spark.datasource.partitions import (
+    RECORD_BYTES,
     end_of_batch,
     partition_refs,
     schema_at,
@@ -55,6 +56,21 @@ def test_a_batch_takes_no_more_records_than_its_limit(two_tables: BuiltLog) -> N
     assert admitted(two_tables, max_records=12) == [12, 12, 6]
     assert admitted(two_tables, max_records=1) == [1] * 30
     assert admitted(two_tables) == [30]
+
+
+def test_a_batch_of_one_table_is_one_part_of_a_task(two_tables: BuiltLog) -> None:
+    """A lake folds more than that by a shuffle, which costs ten times the CPU."""
+    limit = 2 * 10 * (24 + RECORD_BYTES)
+    log = two_tables.log
+    end = end_of_batch(
+        log, 0, log.latest_offset(), max_bytes=limit, max_records=None, whole=True,
+        record_bytes=RECORD_BYTES,
+    )  # fmt: skip
+    refs = list(log.segments(0, end))
+    assert len(refs) == 2
+    assert len(partition_refs(refs, partition_bytes=limit, partitions=None)) == 1
+    assert admitted(two_tables, max_bytes=limit, whole=True, record_bytes=RECORD_BYTES) == [20, 10]
+    assert admitted(two_tables, max_bytes=limit, whole=True) == [30]
 
 
 def test_a_batch_takes_no_more_bytes_than_its_limit(two_tables: BuiltLog) -> None:

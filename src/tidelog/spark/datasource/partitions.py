@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -147,6 +147,10 @@ def check_start(log: EventLog, start: int, who: str) -> None:
     log.check_offsets(start, who=who)
 
 
+RECORD_BYTES: Final = 64
+"""What a record counts besides its payload where the memory of a task is limited."""
+
+
 def end_of_batch(
     log: EventLog,
     start: int,
@@ -156,6 +160,7 @@ def end_of_batch(
     max_records: int | None,
     tables: Sequence[str | TableName] = (),
     whole: bool = False,
+    record_bytes: int = 0,
 ) -> int:
     """Returns the end of a micro-batch of ``[start, end)``: within the limits, but at least one
     record.
@@ -168,6 +173,7 @@ def end_of_batch(
         max_records: limit of the number of records.
         tables: patterns; records of other tables do not count.
         whole: whether to take whole segments, at least one.
+        record_bytes: with ``whole``, what a record counts besides its payload.
     """
     schemas = schemas_of(log, tables)
     wanted = None if schemas is None else schemas.keys()
@@ -177,13 +183,14 @@ def end_of_batch(
         following = min(segment.next, end)
         counts = wanted is None or not wanted.isdisjoint(segment.rows_by_schema)
         complete = whole or (segment.first, segment.next) == (at, following)
-        if counts and not (complete and room.take_if_free(segment.rows, segment.payload_bytes)):
+        size = segment.payload_bytes + record_bytes * segment.rows
+        if counts and not (complete and room.take_if_free(segment.rows, size)):
             if not whole:
                 cut = _cut(log, at, following, wanted, room)
                 if cut is not None:
                     return cut
             elif room.empty:
-                room.take(segment.rows, segment.payload_bytes)
+                room.take(segment.rows, size)
             else:
                 return at
         at = following
@@ -300,4 +307,4 @@ def partition_refs(
 
 
 def _bytes(ref: SegmentRef) -> int:
-    return ref.payload_bytes + 64 * ref.rows
+    return ref.payload_bytes + RECORD_BYTES * ref.rows

@@ -50,6 +50,8 @@ ELSEWHERE = {
     "kafka_signals.taken_one": "tests/integration/kafka/test_kafka_signals.py",
     "keyless.begun": "tests/behaviours/dumps/test_keyless_tables.py",
     "keyless.read": "tests/behaviours/dumps/test_keyless_tables.py",
+    "unlogged.due": "tests/behaviours/dumps/test_rows_without_events.py",
+    "unlogged.requested": "tests/behaviours/dumps/test_rows_without_events.py",
 }
 """Points of a first start, of commands and signals, and the test that kills capture there."""
 BY_MAINTENANCE = ("replace.", "rollup.", "retention.")

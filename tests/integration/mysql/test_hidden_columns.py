@@ -245,7 +245,9 @@ def state_of(capture: LogCapture) -> Counter[tuple[str | None, ...]]:
         if not isinstance(batch, LogBatch):
             continue
         schema = capture.schemas.get(int(batch.schema_id[0]))
-        old, new = texts(batch, schema, old=True), texts(batch, schema)
+        has_old = any(kind != RecordKind.INSERT for kind in batch.kind.tolist())
+        new = texts(batch, schema)
+        old = texts(batch, schema, old=True) if has_old else new
         for kind, before, after in zip(batch.kind.tolist(), old, new, strict=True):
             rows.subtract([tuple(before.values())] if kind != RecordKind.INSERT else [])
             rows.update([tuple(after.values())] if kind != RecordKind.DELETE else [])

@@ -129,12 +129,13 @@ def dump(
 
 def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -> dict[str, Any]:
     from tidelog import app
+    from tidelog.app.overview.problems import is_dump_unfinished
 
     with dump_bars(as_json=as_json) as bars:
 
         def update(dump: Mapping[str, Any]) -> None:
             # The report is the last line of JSON.
-            if not as_json or delivered or dump["status"] not in ("completed", "aborted"):
+            if not as_json or delivered or is_dump_unfinished(dump):
                 bars.update(dump)
 
         report = app.dump_wait(config, dump_id, on_progress=update).to_dict()

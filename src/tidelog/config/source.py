@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from tidelog.codecs.mysql.server_urls import SCHEMES, parse_url
 from tidelog.errors import ConfigError
 from tidelog.kinds.sections import (
-    EXCLUDE,
+    EXCLUDED_TABLES,
     SOURCE_TYPES,
     Bytes,
     ColumnPatterns,
@@ -155,7 +155,7 @@ class SourceSection(SourceBase):
     """The section of a plugin's kind of source, with the options that capture needs."""
 
     tables: TablePatterns = _TABLES
-    exclude: list[TablePattern] = EXCLUDE
+    exclude: list[TablePattern] = EXCLUDED_TABLES
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: DumpMode = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
@@ -193,7 +193,7 @@ class PostgresSourceSection(SourceBase):
         examples=[["shop", "billing"]],
     )
     tables: TablePatterns = _TABLES
-    exclude: list[TablePattern] = EXCLUDE
+    exclude: list[TablePattern] = EXCLUDED_TABLES
     exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: DumpMode = _SNAPSHOT_MODE
@@ -289,7 +289,7 @@ class MySqlSourceSection(SourceBase):
         examples=["mysql://tidelog:${MYSQL_PASSWORD}@db:3306/shop"],
     )
     tables: TablePatterns = _TABLES
-    exclude: list[TablePattern] = EXCLUDE
+    exclude: list[TablePattern] = EXCLUDED_TABLES
     exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: DumpMode = _SNAPSHOT_MODE

@@ -38,7 +38,13 @@ from tidelog.model.option_values import (
 )
 from tidelog.model.option_values import Bytes as Bytes
 from tidelog.model.option_values import Milliseconds as Milliseconds
-from tidelog.model.patterns import check_column_pattern, check_listed, check_pattern, check_selects
+from tidelog.model.patterns import (
+    EXCLUDE,
+    check_column_pattern,
+    check_listed,
+    check_pattern,
+    check_selects,
+)
 from tidelog.model.units import parse_duration
 
 _URI_PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@]*):.*@", re.DOTALL)
@@ -230,7 +236,7 @@ TablePatterns = Annotated[
     list[Annotated[str, AfterValidator(check_listed)]], AfterValidator(check_selects)
 ]
 """A list that selects tables; a pattern with ``!`` in front excludes."""
-EXCLUDE: Any = Field(
+EXCLUDED_TABLES: Any = Field(
     default=[],
     description="Patterns of tables to leave out: as in `tables` with `!`.",
     examples=[["public.audit", "public.tmp_*"]],
@@ -250,7 +256,7 @@ def add_excluded(section: Any) -> Any:
     found = []
     for pattern in section["exclude"]:
         with suppress(ValueError, AttributeError, TypeError):
-            found.append(f"!{check_pattern(pattern)}")
+            found.append(f"{EXCLUDE}{check_pattern(pattern)}")
     return {**section, "tables": list(dict.fromkeys([*tables, *found]))}
 
 

@@ -104,7 +104,7 @@ class LoopOptions:
 
     Attributes:
         once: whether to stop when everything is delivered that was in the log at the start.
-        max_batch_bytes: payload bytes of a batch.
+        max_batch_bytes: bytes of a batch: the payload, and `RECORD_BYTES` of each record.
         trigger_s: least seconds between the starts of two batches of an output.
         lost: set when the pipeline's lease has ended: no batch is waited for.
         is_paused: called before each batch, which waits while it returns True.

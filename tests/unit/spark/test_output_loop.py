@@ -26,6 +26,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark import output_loop
 from tidelog.spark.datasource import segment_rows
+from tidelog.spark.datasource.partitions import RECORD_BYTES
 from tidelog.spark.output_loop import (
     BatchProgress,
     LeftOutTables,
@@ -115,6 +116,15 @@ def test_batches_take_whole_segments_up_to_the_limit(scene: Scene) -> None:
     together = Output()
     run(scene.loop(together))
     assert together.ends == ends[-1:]
+
+
+def test_a_batch_counts_what_a_record_takes_beside_its_payload(scene: Scene) -> None:
+    """So that a task of a lake can take a batch of one table without a shuffle."""
+    ends = [scene.insert(rows) for rows in (10, 10, 10)]
+    payload = scene.built.log.segments(0)[0].payload_bytes
+    output = Output()
+    run(scene.loop(output, max_batch_bytes=2 * (payload + 10 * RECORD_BYTES)))
+    assert output.ends == ends[1:]
 
 
 def test_a_run_starts_where_the_last_one_ended(scene: Scene) -> None:

@@ -20,7 +20,7 @@ from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.eventlog.local_storage import provide_options
 from tidelog.kinds.adapters import FORMATTERS
 from tidelog.kinds.sections import (
-    EXCLUDE,
+    EXCLUDED_TABLES,
     Location,
     Section,
     StorageOption,
@@ -212,7 +212,7 @@ class OutputSection(Section):
         "with `!` in front excludes.",
         examples=[["public.*", "!public.audit"]],
     )
-    exclude: list[TablePattern] = EXCLUDE
+    exclude: list[TablePattern] = EXCLUDED_TABLES
 
     _excluded = model_validator(mode="before")(add_excluded)
 

@@ -193,13 +193,13 @@ FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
 ORDER BY ORDINAL_POSITION
 """
 _TABLE = """
-SELECT TABLE_TYPE, EXISTS (
-  SELECT 1 FROM information_schema.COLUMN_PRIVILEGES
-  WHERE COLUMN_PRIVILEGES.TABLE_SCHEMA = TABLES.TABLE_SCHEMA
-  AND COLUMN_PRIVILEGES.TABLE_NAME = TABLES.TABLE_NAME
-)
-FROM information_schema.TABLES
+SELECT TABLE_TYPE FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
+# As a subquery of the one above it takes five times as long on MySQL.
+_COLUMN_GRANTS = """
+SELECT 1 FROM information_schema.COLUMN_PRIVILEGES
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s LIMIT 1
 """
 _KEY = """
 SELECT COLUMN_NAME FROM information_schema.STATISTICS
@@ -307,7 +307,7 @@ class MySqlSchemaFinder:
                 f"{exclusion(table)}",
                 f"ALTER TABLE {backticked(*name)} DROP SYSTEM VERSIONING;",
             )
-        if kind[1]:
+        if connection.row(_COLUMN_GRANTS, name) is not None:
             check_all_columns_shown(connection, table)
         columns = self._columns(connection, table)
         if not columns:

@@ -18,7 +18,7 @@
      │    ├── GapError         the source can no longer give what we have not read  stop, exit 1
      │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
      │    ├── LogInDangerError  the source's log is in danger, and capture was to stop  stop, exit 1
-     │    ├── UnsupportedTableError  one table can't be captured or dumped            others go on
+     │    ├── UnsupportedTableError  one table can't be captured or dumped           others continue
      │    │    └── ExcludedKeyError  its rows are matched by an excluded column
      │    └── ChunkError       one chunk's read failed                              void
      │         ├── ChunkVoidError
@@ -50,10 +50,10 @@
      │    └── OutputRefusedError  trying again can't help                            stop, exit 1
      │         ├── ConcurrentCommitError  another pipeline committed first
      │         ├── KeyRequiredError  a table has no key, and the option keyless is fail
-     │         └── TableLeftOutError  one table can't be delivered                   others go on
+     │         └── TableLeftOutError  one table can't be delivered                   others continue
      │              ├── NameRefusedError  a name that the destination can't hold
      │              ├── KeyMissingError  the destination keeps rows by key, and it has none
-     │              └── RowsLeftOutError  which writing its rows has shown           others go on
+     │              └── RowsLeftOutError  which writing its rows has shown           others continue
      │                   └── ValueRefusedError  a value that does not fit the option types
      ├── ConsumerError         the program's own code raised in an engine            stop, exit 1
      ├── WaitTimeoutError      what was waited for did not happen in time; it may   stop, exit 1
@@ -353,7 +353,7 @@ class KeyRequiredError(OutputRefusedError):
 
 
 class TableLeftOutError(OutputRefusedError):
-    """A destination can't hold one table: it is left out, the others go on."""
+    """A destination can't hold one table: it is left out, the others continue."""
 
 
 class NameRefusedError(TableLeftOutError):

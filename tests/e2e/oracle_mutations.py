@@ -90,9 +90,9 @@ def rest_skipped(patch: Patch) -> None:
 
 def log_pause_released_early(patch: Patch) -> None:
     """The log goes on as soon as a blocking dump's snapshot is taken."""
-    move = pauses.LogPause.move
+    move = pauses.BlockingDumpPause.set_position
 
-    def moving(self: pauses.LogPause, at: int) -> None:
+    def moving(self: pauses.BlockingDumpPause, at: int) -> None:
         move(self, at)
         self._paused_at = at
         self.release()
@@ -102,18 +102,18 @@ def log_pause_released_early(patch: Patch) -> None:
             with self._lock:
                 self._put(self._appends.popleft())
 
-    patch.setattr(pauses.LogPause, "move", moving)
+    patch.setattr(pauses.BlockingDumpPause, "set_position", moving)
     patch.setattr(loop.CaptureLoop, "_append_waiting", appending)
 
 
 def log_pause_moved_short(patch: Patch) -> None:
     """The log is held where it stood, not where the snapshot was taken."""
-    move = pauses.LogPause.move
+    move = pauses.BlockingDumpPause.set_position
 
-    def moving(self: pauses.LogPause, _at: int) -> None:
+    def moving(self: pauses.BlockingDumpPause, _at: int) -> None:
         move(self, self._at)
 
-    patch.setattr(pauses.LogPause, "move", moving)
+    patch.setattr(pauses.BlockingDumpPause, "set_position", moving)
 
 
 def due_one_early(patch: Patch) -> None:

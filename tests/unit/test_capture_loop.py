@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from tests.support.engines import until
 
-from tidelog.capture.pauses import LogPause
+from tidelog.capture.pauses import BlockingDumpPause
 from tidelog.capture.session.loop import CaptureLoop, CaptureOptions
 from tidelog.capture.windows import Window, Windows
 from tidelog.capture.writer_thread import OutputBuffer
@@ -192,8 +192,8 @@ def test_a_row_larger_than_the_buffer_passes_through_alone() -> None:
 
 def test_the_log_continues_once_a_pause_is_released() -> None:
     """Invariant 4. Whatever ends a blocking dump releases its pause."""
-    pause = LogPause()
-    pause.move(10)
+    pause = BlockingDumpPause()
+    pause.set_position(10)
     assert not pause.pause_at(9, 0.0), "the log has not come there yet"
     assert pause.pause_at(10, 0.0)
     assert pause.wait(0.0)
@@ -206,10 +206,10 @@ def test_the_log_continues_once_a_pause_is_released() -> None:
 
 
 def test_a_pause_that_moves_lets_the_log_continue_to_there() -> None:
-    pause = LogPause()
-    pause.move(10)
+    pause = BlockingDumpPause()
+    pause.set_position(10)
     assert pause.pause_at(12, 0.0), "at the first boundary that is not before it"
-    pause.move(20)
+    pause.set_position(20)
     assert not pause.wait(0.0)
     assert not pause.pause_at(12, 0.0)
     assert pause.pause_at(20, 0.0)

@@ -115,6 +115,6 @@ def test_capture_alone_names_dumps_so(name: str) -> None:
 def test_every_command_can_be_executed() -> None:
     none: Any = None
     handler = CommandHandler(
-        none, none, none, (), database=None, notify=none, hand_over=none, switch=none
+        none, none, none, (), database=None, notify=none, hand_over=none, reading_pause=none
     )
     assert set(handler._methods) == set(_TYPES.values())

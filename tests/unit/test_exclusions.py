@@ -24,7 +24,7 @@ from tidelog.model.patterns import (
     matches,
     overlap,
     pattern_of,
-    unmatched,
+    patterns_without_table,
 )
 from tidelog.model.schema import TableName
 
@@ -72,7 +72,7 @@ def test_a_namespace_in_quotes_is_taken_as_it_is() -> None:
 
 def test_what_matches_nothing_is_found_with_and_without_an_exclamation_mark() -> None:
     given = ["public.*", "!public.secrte", "publc.*", "!*.secret", "publc.*"]
-    assert unmatched(given, TABLES) == ["!public.secrte", "publc.*"]
+    assert patterns_without_table(given, TABLES) == ["!public.secrte", "publc.*"]
 
 
 @given(patterns, patterns)

@@ -154,7 +154,7 @@ def fence_of(file: LeaseFile, epoch: int) -> FileFence:
 def test_a_tasks_lease_ends_while_the_host_is_suspended(
     file: LeaseFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.renewed(lease(3, 60))
+    file.on_renewal(lease(3, 60))
     fence = fence_of(file, 3)
     fence.check()
     monkeypatch.setattr(lease_file, "boot_clock", lambda: time.monotonic() + 2000)
@@ -163,35 +163,35 @@ def test_a_tasks_lease_ends_while_the_host_is_suspended(
 
 
 def test_a_task_may_write_until_the_lease_that_was_reported_last_ends(file: LeaseFile) -> None:
-    file.renewed(lease(3, -1))
+    file.on_renewal(lease(3, -1))
     lost = fence_of(file, 3)
     with pytest.raises(LeaseLostError, match="epoch 3"):
         lost.check()
-    file.renewed(lease(3, 60))
+    file.on_renewal(lease(3, 60))
     with pytest.raises(LeaseLostError, match="epoch 3"):
         lost.check()  # else a later request of the task could go where an earlier one did not
     fence = fence_of(file, 3)
     fence.check()
-    file.renewed(lease(4, 60))
+    file.on_renewal(lease(4, 60))
     with pytest.raises(LeaseLostError):
         fence.check()
     fence_of(file, 4).check()
     file.end()
-    file.renewed(lease(4, 60))  # a renewal that was under way
+    file.on_renewal(lease(4, 60))  # a renewal that was under way
     with pytest.raises(LeaseLostError):
         fence_of(file, 4).check()
-    file.renewed(lease(5, 60))
+    file.on_renewal(lease(5, 60))
     fence_of(file, 5).check()
     # Spark's workers may be another user's.
     assert stat.S_IMODE(Path(fence.path).stat().st_mode) == 0o644
 
 
 def test_a_task_ends_with_its_driver(file: LeaseFile, tmp_path: Path) -> None:
-    file.renewed(lease(1, 60))
+    file.on_renewal(lease(1, 60))
     code = (
         "import time; from tidelog.ports import Lease\n"
         "from tidelog.outputs.base.lease_file import LeaseFile\n"
-        "made = LeaseFile(); made.renewed(Lease('a', 1, time.monotonic() + 60))\n"
+        "made = LeaseFile(); made.on_renewal(Lease('a', 1, time.monotonic() + 60))\n"
         "print(made.fence(1, '', 'shop').path, flush=True); input()"
     )
     driver = subprocess.Popen(
@@ -219,7 +219,7 @@ def test_a_task_that_cannot_see_the_file_asks_the_event_log(
 ) -> None:
     """On another host, with another /tmp, or as a user who may not look there."""
     built = BuiltLog(tmp_path / "log")
-    file.renewed(lease(3, -1))
+    file.on_renewal(lease(3, -1))
     fence = file.fence(3, str(built.path), "shop")
     elsewhere = fence.process | {"where": "elsewhere"}
     unseen = [
@@ -242,12 +242,12 @@ def test_a_task_that_cannot_see_the_file_asks_the_event_log(
 
 def test_a_file_that_the_system_cleared_away_is_made_again(file: LeaseFile) -> None:
     """Nobody writes to it while a process stands by, for days."""
-    file.renewed(lease(1, 60))
+    file.on_renewal(lease(1, 60))
     Path(fence_of(file, 1).path).unlink()
-    file.renewed(lease(1, -1))
+    file.on_renewal(lease(1, -1))
     with pytest.raises(LeaseLostError):
         fence_of(file, 1).check()
-    file.renewed(lease(1, 60))
+    file.on_renewal(lease(1, 60))
     fence_of(file, 1).check()
 
 
@@ -258,7 +258,7 @@ def test_a_lease_that_cannot_be_reported_ends_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    file.renewed(lease(1, 60))
+    file.on_renewal(lease(1, 60))
     assert "No space left" in caplog.text
 
 
@@ -300,7 +300,7 @@ class Noting(Writer):
     ],
 )
 def test_a_task_asks_before_each_step(file: LeaseFile, at: str, did: list[str]) -> None:
-    file.renewed(lease(2, 60))
+    file.on_renewal(lease(2, 60))
     if at == "before":
         file.end()
     writer = Noting(file, at)

@@ -47,7 +47,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
                     yield found
 
 
-IMPORTS = {module: set(imported(tree)) - {module} for module, tree in TREES.items()}
+IMPORTS = {module: set(imported(tree)) for module, tree in TREES.items()}
 
 
 def room(module: str) -> str:

@@ -108,7 +108,6 @@ def _announced_s(announce: Callable[[], float]) -> float:
 # The lease and its leader.
 
 POLL_EVERY_S = 0.2
-POLL_ON_WATCH_S = 0.05
 RENEW_AGAIN_S = 1.0
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 5.0
@@ -148,10 +147,14 @@ class LeaseKeeper:
         *,
         suspended: float | None = None,
     ) -> None:
-        """Args: election: the election that gave the lease. lease: the lease to renew. every_s:
-        seconds between two renewals. on_lease: called with the lease and after each renewal; its
-        deadline is on `boot_clock`. suspended: `suspended_s` as of before the lease was requested;
-        None: as of now.
+        """Start to renew.
+
+        Args:
+            election: the election that gave the lease.
+            lease: the lease to renew.
+            every_s: seconds between two renewals.
+            on_lease: called with the lease and after each renewal; its deadline is on `boot_clock`.
+            suspended: `suspended_s` as of before the lease was requested; None: as of now.
         """
         self._election = election
         self._every_s = every_s
@@ -286,8 +289,7 @@ def lead(
             if time.monotonic() >= reported_at:
                 on_state("standby", f"another {what} leads")
                 reported_at = time.monotonic() + renew_every_s
-            on_watch = getattr(election, "on_watch", False)
-            stop.wait(min(renew_every_s, POLL_ON_WATCH_S if on_watch else POLL_EVERY_S))
+            stop.wait(min(renew_every_s, POLL_EVERY_S))
             continue
         reported_at = 0.0
         keeper = LeaseKeeper(election, lease, renew_every_s, on_lease, suspended=suspended)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 LOG_KEY = "paused-log"
 PIPELINE_KEYS = "paused-pipeline/"
-OBEY_S = 2.0
+PAUSE_WAIT_S = 2.0
 """How long a command that pauses the log waits until the loop stops reading. The loop may wait
 for room in its buffer, or for a blocking dump.
 """
@@ -62,7 +62,7 @@ def resume(state: StateStore, key: str) -> bool:
     return paused
 
 
-class LogSwitch:
+class ReadingPause:
     """Pauses and resumes the reading of the source's log. Thread-safe.
 
     Args:
@@ -73,53 +73,55 @@ class LogSwitch:
     def __init__(self, state: StateStore, gate: DumpGate) -> None:
         self._state = state
         self._gate = gate
-        self._pause: Pause | None = None
-        self._obeyed = threading.Event()
+        self._current: Pause | None = None
+        self._confirmed = threading.Event()
         self._note(pause_of(state, LOG_KEY))
 
     @property
-    def pause(self) -> Pause | None:
+    def current(self) -> Pause | None:
         """The current pause; None: the log is read."""
-        return self._pause
+        return self._current
 
-    def is_off(self) -> bool:
+    def is_paused(self) -> bool:
         """Must the log not be read? The loop calls it before each read."""
-        if self._pause is None:
+        if self._current is None:
             return False
-        self._obeyed.set()
+        self._confirmed.set()
         return True
 
-    def turn_off(self, by: str) -> Pause:
-        """Stop reading the log until `turn_on`. Durable when this returns, and later commits are
-        not read, unless the loop did not check for `OBEY_S`.
+    def pause(self, by: str) -> Pause:
+        """Stop reading the log until `resume`. Durable when this returns, and later commits are
+        not read, unless the loop did not check for `PAUSE_WAIT_S`.
         """
         current = pause(self._state, LOG_KEY, by)
-        self._obeyed.clear()
+        self._confirmed.clear()
         self._note(current)
-        self._obeyed.wait(OBEY_S)
+        self._confirmed.wait(PAUSE_WAIT_S)
         return current
 
-    def turn_on(self) -> bool:
+    def resume(self) -> bool:
         """Resume where reading stopped; False: it was not paused."""
         was_paused = resume(self._state, LOG_KEY)
         self._note(None)
         return was_paused
 
-    def _note(self, found: Pause | None) -> None:
-        self._pause = found
-        if found is None:
+    def _note(self, current: Pause | None) -> None:
+        self._current = current
+        if current is None:
             self._gate.release(DumpBlockCause.LOG_PAUSED)
         else:
-            logger.warning("the log is %s; the source retains it in the meantime", found.sentence())
-            self._gate.block(DumpBlockCause.LOG_PAUSED, f"The log is {found.sentence()}.")
+            logger.warning(
+                "the log is %s; the source retains it in the meantime", current.sentence()
+            )
+            self._gate.block(DumpBlockCause.LOG_PAUSED, f"The log is {current.sentence()}.")
 
 
 # Pauses of the log for blocking dumps.
 
 
-class LogPause:
+class BlockingDumpPause:
     """A pause of the log at the first boundary between transactions that is not before `at`. One
-    thread requests it (`move`, `wait`, `release`), the loop's obeys (`pause_at`).
+    thread requests it (`set_position`, `wait`, `release`), the loop's follows it (`pause_at`).
     """
 
     def __init__(self) -> None:
@@ -133,7 +135,7 @@ class LogPause:
         """The position to pause at; None: the log may be read on."""
         return None if self._released else self._at
 
-    def move(self, at: int) -> None:
+    def set_position(self, at: int) -> None:
         """Let the log be read up to ``at``."""
         with self._changed:
             self._at = at

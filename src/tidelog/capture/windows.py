@@ -611,7 +611,7 @@ class Windows:
         return self._keys_moved_to(batch)
 
     def _keys_moved_to(self, batch: LogBatch) -> list[ChangedKeysToRead]:
-        records = self._keys.moved(batch)
+        records = self._keys.key_changes(batch)
         moved: list[ChangedKeysToRead] = []
         for schema_id in np.unique(batch.schema_id[records]):
             schema = self._schema_of(int(schema_id))

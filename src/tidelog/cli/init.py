@@ -15,7 +15,7 @@ from tidelog.cli import terminal
 from tidelog.cli.client import Tables
 from tidelog.cli.terminal import EXIT_INTERRUPTED
 from tidelog.errors import TidelogError, UsageError
-from tidelog.model.patterns import check_listed, matches, unmatched, unmatched_text
+from tidelog.model.patterns import check_listed, matches, patterns_without_table, unmatched_text
 from tidelog.model.units import printable
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _choose_tables(
     question = "Tables to capture, as patterns with commas between; ! in front excludes"
     while True:
         patterns = _ask(question, read, shown)
-        unused = unmatched(patterns, tables) if tables else []
+        unused = patterns_without_table(patterns, tables) if tables else []
         for pattern in unused:
             terminal.print_line(unmatched_text(pattern, "table"))
         if not unused or typer.confirm("Keep it all the same?", default=False):

@@ -101,7 +101,7 @@ class Projection:
                     length[output.row],
                     output.structure if "struct(" in output.target else output.logical,
                     output.target,
-                    unreal_dates=self._unreal_dates(output.name),
+                    invalid_dates=self._invalid_dates_rule(output.name),
                 )
             except UnfitCellError as error:
                 option = _OPTIONS[output.target.partition("(")[0]]
@@ -131,7 +131,7 @@ class Projection:
             arrays.append(array)
         return arrays
 
-    def _unreal_dates(self, name: str) -> int:
+    def _invalid_dates_rule(self, name: str) -> int:
         if not wire_format(self.schema).has_invalid_dates:
             return INVALID_DATE_IS_ERROR
         return INVALID_DATE_IS_DISTINCT if name in self.keys else INVALID_DATE_IS_NULL

@@ -436,7 +436,9 @@ class CaptureSection(Section):
 
 
 class Dump(DumpOptions, Section):
-    """How dumps read; `tidelog set` changes these at run time, except for the last three."""
+    """How dumps read. `tidelog set` changes these at run time, except for `chunk_bytes`,
+    `buffer_bytes` and `statement_timeout_ms`.
+    """
 
     statement_timeout_ms: Milliseconds = Field(
         default=STATEMENT_TIMEOUT_MS,

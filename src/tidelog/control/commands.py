@@ -60,7 +60,7 @@ class TableSelection:
     matching: Matching = "glob"
     database: str | None = None
 
-    def names(self, pattern: str, table: TableName) -> bool:
+    def matches(self, pattern: str, table: TableName) -> bool:
         """Does the pattern match the table?"""
         if self.matching == "glob":
             return matches([pattern], table)
@@ -70,7 +70,7 @@ class TableSelection:
         expression = _compiled(pattern)
         return expression is not None and any(expression.fullmatch(text) for text in spellings)
 
-    def chosen(self, patterns: Sequence[str], tables: Iterable[TableName]) -> list[TableName]:
+    def select(self, patterns: Sequence[str], tables: Iterable[TableName]) -> list[TableName]:
         """The tables that the patterns select, in the order of the patterns; no pattern: all."""
         known = list(tables)
         if not patterns:
@@ -79,23 +79,25 @@ class TableSelection:
         if self.matching == "glob":
             naming = [p for p in all_but(patterns) if not self.excludes(p)]
             known = [table for table in known if not excludes(patterns, table)]
-        named = (table for p in naming for table in known if self.names(p, table))
+        named = (table for p in naming for table in known if self.matches(p, table))
         return list(dict.fromkeys(named))
 
     def first_match(self, conditions: Mapping[str, str], table: TableName) -> str | None:
         """The value of the first pattern that matches the table."""
         for pattern, condition in conditions.items():
-            if self.names(pattern, table):
+            if self.matches(pattern, table):
                 return condition
         return None
 
-    def unmatched(self, patterns: Iterable[str], tables: Iterable[TableName]) -> list[str]:
+    def patterns_without_table(
+        self, patterns: Iterable[str], tables: Iterable[TableName]
+    ) -> list[str]:
         """The patterns that match none of the tables, each once."""
         if self.matching == "glob":
-            return table_patterns.unmatched(patterns, tables)
+            return table_patterns.patterns_without_table(patterns, tables)
         known = list(tables)
         distinct = dict.fromkeys(patterns)
-        return [p for p in distinct if not any(self.names(p, table) for table in known)]
+        return [p for p in distinct if not any(self.matches(p, table) for table in known)]
 
     def excludes(self, pattern: str) -> bool:
         """Does the pattern exclude tables, rather than name them?"""

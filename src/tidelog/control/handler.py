@@ -11,7 +11,7 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator, tables_in_order
 from tidelog.capture.dumps.refetch_queue import KEY_SETS, KeySets
 from tidelog.capture.dumps.state import NO_KEY, UNFINISHED_DUMPS, DumpState, Key, Rejected
 from tidelog.capture.notifications import Notify, TableScanStatus
-from tidelog.capture.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
+from tidelog.capture.pauses import PIPELINE_KEYS, ReadingPause, pause, resume
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
@@ -63,7 +63,7 @@ class CommandHandler:
         database: its name, which Debezium's signals may put before a table's.
         notify: receives notifications about signals that can't be executed.
         hand_over: ends this leadership.
-        switch: pauses and resumes the log.
+        reading_pause: pauses and resumes the log.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class CommandHandler:
         database: str | None,
         notify: Notify,
         hand_over: Callable[[Handover], dict[str, Any]],
-        switch: LogSwitch,
+        reading_pause: ReadingPause,
     ) -> None:
-        self._switch = switch
+        self._reading_pause = reading_pause
         self._coordinator = coordinator
         self._catalogue = catalogue
         self._state = state
@@ -136,10 +136,10 @@ class CommandHandler:
         return {"logged": True}
 
     def _pause_log(self, _id: str, command: PauseLog) -> dict[str, Any]:
-        return {"log": "paused", "paused": self._switch.turn_off(command.by).to_json()}
+        return {"log": "paused", "paused": self._reading_pause.pause(command.by).to_json()}
 
     def _resume_log(self, _id: str, _command: ResumeLog) -> dict[str, Any]:
-        return {"log": "read", "resumed": self._switch.turn_on()}
+        return {"log": "read", "resumed": self._reading_pause.resume()}
 
     def _pause_pipeline(self, _id: str, command: PausePipeline) -> dict[str, Any]:
         paused = pause(self._state, PIPELINE_KEYS + command.pipeline, command.by)
@@ -181,7 +181,7 @@ class CommandHandler:
         details = _details(dump)
         if rejected:
             details["rejected"] = [_rejection(entry.table, entry.reason) for entry in rejected]
-        unused = choice.unmatched(command.conditions, shapes)
+        unused = choice.patterns_without_table(command.conditions, shapes)
         if unused:
             details["unused_conditions"] = unused
         if command.surrogate_key is not None:
@@ -203,11 +203,11 @@ class CommandHandler:
     ) -> tuple[dict[TableName, TableSchema], list[Rejected]]:
         """The tables to dump, each once, small ones first; and the rejected ones with reasons."""
         tables = self._catalogue.tables(self._captured)
-        chosen = choice.chosen(command.tables, tables)
+        chosen = choice.select(command.tables, tables)
         captured = ", ".join(map(str, tables[:20])) or "none"
         more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
         rejected: list[Rejected] = []
-        for pattern in choice.unmatched(command.tables, tables):
+        for pattern in choice.patterns_without_table(command.tables, tables):
             does = "it excludes no captured table" if choice.excludes(pattern) else _UNMATCHED
             advice = choice.advice(pattern)
             reason = f"{does}; {advice or f'captured: {captured}{more}'}"
@@ -302,12 +302,12 @@ class CommandHandler:
             return {"dumps": [d for dump in dumps for d in self._coordinator.cancel(dump.dump_id)]}
         choice = TableSelection(command.matching, self._database)
         read = {TableName.parse(table.table) for dump in dumps for table in dump.tables}
-        unmatched = choice.unmatched(command.tables, read)
+        unmatched = choice.patterns_without_table(command.tables, read)
         cancelled: list[str] = []
         found = False
         for dump in dumps:
             tables = [TableName.parse(table.table) for table in dump.tables]
-            names = [str(table) for table in choice.chosen(command.tables, tables)]
+            names = [str(table) for table in choice.select(command.tables, tables)]
             if names:
                 found = True
                 cancelled += self._coordinator.cancel(dump.dump_id, names)

@@ -72,7 +72,7 @@ def all_but(patterns: Iterable[str]) -> tuple[str, ...]:
     return ("*", *given) if given and _only_excludes(given) else given
 
 
-def unmatched(patterns: Iterable[str], tables: Iterable[TableName]) -> list[str]:
+def patterns_without_table(patterns: Iterable[str], tables: Iterable[TableName]) -> list[str]:
     """Return the patterns, each once, that match none of the tables: misspelled, or for future
     tables. One with ``!`` is looked up without it.
     """
@@ -85,14 +85,14 @@ def unmatched(patterns: Iterable[str], tables: Iterable[TableName]) -> list[str]
 
 
 def unmatched_text(pattern: str, tables: str) -> str:
-    """Return the sentence about an `unmatched` pattern. ``tables``: which it can match."""
+    """Return the sentence about a pattern without a table. ``tables``: which it can match."""
     shown = f"'{printable(pattern)}'"
     if pattern.startswith(EXCLUDE):
         return f"{shown} excludes no {tables}"
     return f"no {tables} matches {shown}"
 
 
-def routed(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str:
+def route_of(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str:
     """Return the table's destination: the first route with a matching pattern, or its own name.
     Raises ValueError if the route can't be filled in.
     """

@@ -193,7 +193,7 @@ class WriteLease:
 class LedOutput(Output, Protocol):
     """An output that writes only under its pipeline's lease."""
 
-    def led_by(self, lease: WriteLease) -> None:
+    def set_lease(self, lease: WriteLease) -> None:
         """Set the lease; called before `prepare`. Once it has ended nothing may be written."""
         ...
 

@@ -611,7 +611,7 @@ class KeyExtractor(Protocol):
         """
         ...
 
-    def moved(self, batch: LogBatch) -> Int32s:
+    def key_changes(self, batch: LogBatch) -> Int32s:
         """Return the records of ``batch`` that change a key.
 
         Their new row may lack columns that no earlier record of its key has. They are few.

@@ -85,7 +85,7 @@ class StateBackend(Protocol):
     longer lease.
     """
 
-    def checked(self, url: str, base: Path) -> str:
+    def normalize_url(self, url: str, base: Path) -> str:
         """Return the full URL, with relative paths below ``base``. Does not connect.
 
         Raises ValueError that says what is expected.

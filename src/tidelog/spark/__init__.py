@@ -11,6 +11,7 @@ __all__ = [
     "DELTA_CONF",
     "as_of",
     "delta_jars",
+    "iceberg_jars",
     "lag_of",
     "provide_options",
     "register",
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tidelog.spark.datasource.source import lag_of, register
     from tidelog.spark.folding import as_of
     from tidelog.spark.session import DELTA_CONF, spark_session
-    from tidelog.spark.sessions.jars import delta_jars, s3_log_store_jar
+    from tidelog.spark.sessions.jars import delta_jars, iceberg_jars, s3_log_store_jar
 else:
     from tidelog.system.lazy_names import lazy_names
 
@@ -31,6 +32,7 @@ else:
         "DELTA_CONF": "tidelog.spark.session",
         "as_of": "tidelog.spark.folding",
         "delta_jars": "tidelog.spark.sessions.jars",
+        "iceberg_jars": "tidelog.spark.sessions.jars",
         "lag_of": "tidelog.spark.datasource.source",
         "provide_options": "tidelog.eventlog.local_storage",
         "register": "tidelog.spark.datasource.source",

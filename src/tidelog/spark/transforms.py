@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError
-from tidelog.model.patterns import matches, routed
+from tidelog.model.patterns import matches, route_of
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.formats import shapes
@@ -40,7 +40,7 @@ def destination_name(steps: Sequence[Step], table: TableName) -> str:
     """Returns where the table's rows go: by the first matching route, or its own name."""
     routes = ((str(s.argument), s.tables) for s in steps if s.action == "route")
     try:
-        return routed(routes, table)
+        return route_of(routes, table)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

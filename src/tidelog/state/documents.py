@@ -271,15 +271,17 @@ class LeaseElection:
         first_epoch: int = 1,
         poll_interval_s: float = 0.0,
     ) -> None:
-        """Args:
-        documents: a store of elections alone; `close` closes it.
-        name: the name of the lease.
-        holder: a name for people; instances with equal holders still exclude each other.
-        ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
-        first_epoch: the smallest epoch to use.
-        poll_interval_s: the longest time between two polls while another process leads;
-            `LeasePolling` plans them, however often `acquire` is called. Whether a holder on this
-            host has ended is checked without a request. 0: poll at each call.
+        """Prepare the election; nothing is requested yet.
+
+        Args:
+            documents: a store of elections alone; `close` closes it.
+            name: the name of the lease.
+            holder: a name for people; instances with equal holders still exclude each other.
+            ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
+            first_epoch: the smallest epoch to use.
+            poll_interval_s: the longest time between two polls while another process leads;
+                `LeasePolling` plans them, however often `acquire` is called. Whether a holder on
+                this host has ended is checked without a request. 0: poll at each call.
         """
         self._documents = documents
         self.name = name

@@ -89,7 +89,7 @@ class LogBackend:
     poll_interval_s = 15.0
     """Each request costs money."""
 
-    def checked(self, url: str, base: Path) -> str:
+    def normalize_url(self, url: str, base: Path) -> str:
         place = url.removeprefix(SCHEME).partition("?")[0]
         if place and not is_url(place):
             raise ValueError(

@@ -29,7 +29,7 @@ def checked_url(url: str, base: Path) -> str:
             "expected sqlite:///path/to/state.db, or a URL of "
             f"{', '.join(name for name in STATES.names if name != 'sqlite')}"
         )
-    return STATES.get(scheme).checked(url, base)
+    return STATES.get(scheme).normalize_url(url, base)
 
 
 def state_path(url: str | StateUrl) -> Path | None:

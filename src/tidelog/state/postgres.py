@@ -232,7 +232,7 @@ def _break(stream: socket.socket) -> None:
 class PostgresBackend:
     """The `tidelog.ports.StateBackend` of ``postgresql://…``."""
 
-    def checked(self, url: str, base: Path) -> str:
+    def normalize_url(self, url: str, base: Path) -> str:
         _split(url)
         return url
 

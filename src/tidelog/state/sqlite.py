@@ -213,13 +213,15 @@ class SqliteElection:
         *,
         first_epoch: int = 1,
     ) -> None:
-        """Args:
-        url: the state database; ``sqlite:///PATH`` or a path.
-        name: the name of the lease, e.g. the source's name.
-        holder: a name for people; instances with equal holders still exclude each other.
-        ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
-        first_epoch: the smallest epoch to use; set it above the event log's tail if the state
-            database was lost.
+        """Open the database and create the lease's row if there is none.
+
+        Args:
+            url: the state database; ``sqlite:///PATH`` or a path.
+            name: the name of the lease, e.g. the source's name.
+            holder: a name for people; instances with equal holders still exclude each other.
+            ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
+            first_epoch: the smallest epoch to use; set it above the event log's tail if the state
+                database was lost.
         """
         self.path = database_path(url)
         self.name = name
@@ -363,7 +365,7 @@ class SqliteElection:
 class SqliteBackend:
     """The `tidelog.ports.StateBackend` of ``sqlite:///PATH``."""
 
-    def checked(self, url: str, base: Path) -> str:
+    def normalize_url(self, url: str, base: Path) -> str:
         scheme, _, path = url.partition("///")
         if scheme != "sqlite:" or not path:
             raise ValueError("expected sqlite:///path/to/state.db")

@@ -445,7 +445,7 @@ class NodeRegister:
 class ZooKeeperBackend:
     """The `tidelog.ports.StateBackend` of ``zookeeper://…``."""
 
-    def checked(self, url: str, base: Path) -> str:
+    def normalize_url(self, url: str, base: Path) -> str:
         parse(url)
         return url
 

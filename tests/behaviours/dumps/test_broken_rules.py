@@ -27,7 +27,7 @@ from tidelog.capture.dumps.chunk_planner import ChunkQueue
 from tidelog.capture.dumps.coordinator import DumpTurns
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.pauses import LogPause
+from tidelog.capture.pauses import BlockingDumpPause
 
 pytestmark = pytest.mark.integration
 
@@ -53,11 +53,11 @@ def condition_forgotten(patch: Patch) -> None:
 
 
 def log_pause_not_moved_to_the_snapshot(patch: Patch) -> None:
-    patch.setattr(LogPause, "move", lambda self, at: None)
+    patch.setattr(BlockingDumpPause, "set_position", lambda self, at: None)
 
 
 def log_pause_never_released(patch: Patch) -> None:
-    patch.setattr(LogPause, "release", lambda self: None)
+    patch.setattr(BlockingDumpPause, "release", lambda self: None)
 
 
 def first_dump_always_first(patch: Patch) -> None:

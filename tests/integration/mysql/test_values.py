@@ -193,7 +193,7 @@ def test_partial_images_leave_columns_missing_and_say_so(table: ValueTable, imag
     schema = table.schema()
     logged = log_batch(table.logged())
     keys = BinlogKeys()
-    records_of = [int(r) for r in keys.moved(logged)]
+    records_of = [int(r) for r in keys.key_changes(logged)]
     entries = keys.keys(logged, np.arange(5, dtype="int32"), schema)
     found = [
         (int(r), KeyEffect(e), keys.texts(entries.key(i), schema))

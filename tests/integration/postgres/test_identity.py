@@ -375,7 +375,7 @@ def test_unchanged_toast_is_no_null_where_only_the_root_is_full(
     ]
     assert batch.payload[5] == ord("O")
     schema = latest(capture)
-    entries = PgoutputKeys().keys(batch, PgoutputKeys().moved(batch), schema)
+    entries = PgoutputKeys().keys(batch, PgoutputKeys().key_changes(batch), schema)
     assert entries.effect.tolist() == [KeyEffect.GONE, KeyEffect.MOVED_PARTIAL]
     decoded = decode(record_batch([(RecordKind.UPDATE, batch.payload.tobytes())]), schema)
     assert decoded.before is not None

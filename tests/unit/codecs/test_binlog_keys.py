@@ -101,7 +101,7 @@ def test_effects_follow_what_the_images_hold() -> None:
         (4, KeyEffect.GONE, a), (4, KeyEffect.MOVED_PARTIAL, ("1", "b")),
         (5, KeyEffect.MOVED_PARTIAL, a),
     ]  # fmt: skip
-    assert KEYS.moved(rows).tolist() == [2, 3, 4, 5]
+    assert KEYS.key_changes(rows).tolist() == [2, 3, 4, 5]
 
 
 def test_a_row_without_its_key_is_an_error_that_names_its_place() -> None:

@@ -21,8 +21,8 @@ from tests.support.binlog_values import Stored, delete, insert, schema_of, updat
 from tidelog.codecs.columns import times
 from tidelog.codecs.decode import decode
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.cell_text.json_texts import double_text
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.codecs.mysql.texts.json_texts import double_text
 from tidelog.codecs.mysql.types import binlog_column
 from tidelog.codecs.wire_formats import parse
 from tidelog.errors import DecodeError

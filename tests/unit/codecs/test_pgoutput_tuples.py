@@ -222,8 +222,8 @@ def test_moved_names_the_updates_that_carry_an_old_key() -> None:
         pg.update(5, row, old=row),
         pg.delete(5, key=["2", "x", None, None]),
     )
-    assert KEYS.moved(log).tolist() == [2, 3]
-    assert KEYS.moved(batch()).tolist() == []
+    assert KEYS.key_changes(log).tolist() == [2, 3]
+    assert KEYS.key_changes(batch()).tolist() == []
 
 
 def test_indices_outside_the_batch_are_refused() -> None:

@@ -19,7 +19,7 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import KEEP_FINISHED
 from tidelog.capture.notifications import Notification
-from tidelog.capture.pauses import LogSwitch
+from tidelog.capture.pauses import ReadingPause
 from tidelog.config import Config
 from tidelog.config.control import KafkaChannel
 from tidelog.config.models import ScheduledDump
@@ -302,7 +302,7 @@ class Channels:
         status: Callable[[], dict[str, Any]],
         append_control: AppendControl,
         hand_over: Callable[[Handover], dict[str, Any]],
-        switch: LogSwitch,
+        reading_pause: ReadingPause,
     ) -> None:
         """Start to receive signals and to send notifications."""
         self._append = append_control
@@ -316,7 +316,7 @@ class Channels:
             database=self._source.database,
             notify=self._notifier.notify,
             hand_over=hand_over,
-            switch=switch,
+            reading_pause=reading_pause,
         )
         self._schedule = DumpSchedule(
             self._config.dumps,

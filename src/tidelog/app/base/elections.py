@@ -90,15 +90,17 @@ class LogElection:
         state: StateStore | None,
         standby_prefix: str,
     ) -> None:
-        """Args:
-        config: the configuration of the capture or the pipeline.
-        name: the name of the lease.
-        holder: the id of this process.
-        newest_epoch: returns the greatest epoch in the event log.
-        handicap_s: seconds to wait before taking a free lease, so that preferred zones win.
-        state: the store of handover requests and standbys; the caller closes it. None: no
-            handovers.
-        standby_prefix: the key prefix of the standbys' documents.
+        """Prepare the election; nothing is requested yet.
+
+        Args:
+            config: the configuration of the capture or the pipeline.
+            name: the name of the lease.
+            holder: the id of this process.
+            newest_epoch: returns the greatest epoch in the event log.
+            handicap_s: seconds to wait before taking a free lease, so that preferred zones win.
+            state: the store of handover requests and standbys; the caller closes it. None: no
+                handovers.
+            standby_prefix: the key prefix of the standbys' documents.
         """
         self._config = config
         self._name = name

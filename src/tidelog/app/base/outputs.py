@@ -22,7 +22,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.kinds.sections import RemoteUrl
 from tidelog.model.option_values import is_object_store
-from tidelog.model.patterns import matches, overlap, routed
+from tidelog.model.patterns import matches, overlap, route_of
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.hadoop_settings import store_options
 from tidelog.outputs.base.sections import BuiltinKind, OutputSection, SteppedSection
@@ -148,7 +148,7 @@ def _overlap(one: Destination, other: Destination, tables: Collection[TableName]
     named = {TableName.parse(each) for each in (*one.tables, *other.tables) if "*" not in each}
     both = (t for t in {*named, *tables} if matches(one.tables, t) and matches(other.tables, t))
     try:
-        return any(routed(one.routes, table) == routed(other.routes, table) for table in both)
+        return any(route_of(one.routes, table) == route_of(other.routes, table) for table in both)
     except ValueError as error:
         raise ConfigError(f"outputs: {error}") from None
 
@@ -222,7 +222,7 @@ def make_output(
     context = OutputContext(spark, event_log_path(config), open_leased_state, deliver)
     outputs: Output = OUTPUT_KINDS.get(section.kind).open(section, context)
     if lease is not None and isinstance(outputs, LedOutput):
-        outputs.led_by(lease)
+        outputs.set_lease(lease)
     return outputs
 
 

@@ -19,7 +19,7 @@ from tidelog.model.patterns import (
     check_listed,
     matches,
     matching_columns,
-    unmatched,
+    patterns_without_table,
     unmatched_column_text,
     unmatched_columns,
     unmatched_text,
@@ -41,7 +41,7 @@ def choose_tables(captured: Sequence[TableName], patterns: Sequence[str]) -> lis
             check_listed(pattern)
         except ValueError as error:
             raise UsageError(f"{error}, not {pattern!r}") from None
-    for pattern in unmatched(patterns, captured):
+    for pattern in patterns_without_table(patterns, captured):
         listed = ", ".join(map(str, captured)) or "none"
         raise UsageError(f"{unmatched_text(pattern, 'captured table')}; captured are {listed}")
     return [table for table in captured if not patterns or matches(all_but(patterns), table)]
@@ -59,7 +59,7 @@ def unmatched_patterns(config: Config, catalogue: Catalogue) -> Iterator[tuple[s
             yield SOURCE_TABLES, pattern
     captured = catalogue.tables(config.source.tables)
     for output in config.outputs:
-        for pattern in unmatched(output.tables, captured):
+        for pattern in patterns_without_table(output.tables, captured):
             if pattern.startswith(EXCLUDE) and catalogue.tables([pattern.removeprefix(EXCLUDE)]):
                 continue
             yield f"tables of output {output.name}", pattern

@@ -53,7 +53,7 @@ from tidelog.capture.leadership import (
 )
 from tidelog.capture.log_guard import GIVEN_UP_KEY, DumpGate, LogGuard, WhenLogInDanger
 from tidelog.capture.notifications import Notify
-from tidelog.capture.pauses import LOG_KEY, LogSwitch
+from tidelog.capture.pauses import LOG_KEY, ReadingPause
 from tidelog.capture.session.loop import CaptureLoop, CaptureOptions
 from tidelog.capture.session.session import (
     CaptureSession,
@@ -121,7 +121,7 @@ of all who read.
 
 
 def capture_options(config: Config) -> CaptureOptions:
-    """Of ``capture``."""
+    """Return the options of the section `capture`."""
     capture = config.capture
     options = CaptureOptions(
         flush_bytes=capture.flush_bytes,
@@ -134,7 +134,7 @@ def capture_options(config: Config) -> CaptureOptions:
 
 
 def dump_options(config: Config) -> DumpOptions:
-    """Of ``dump``, for dumps that say nothing else."""
+    """Return the options of the section `dump`, which a dump's own options override."""
     dump = config.dump
     return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
 
@@ -192,7 +192,9 @@ class CaptureLeadership:
     def problems(self) -> dict[str, Any]:
         return {**self.channels.problems(), **self.source_check.summary()}
 
-    def begin(self, session: CaptureSession, catalogue: Catalogue, switch: LogSwitch) -> None:
+    def begin(
+        self, session: CaptureSession, catalogue: Catalogue, reading_pause: ReadingPause
+    ) -> None:
         """Pass signals and commands to the session, and check the source from time to time."""
         self.channels.open(
             session.coordinator,
@@ -200,7 +202,7 @@ class CaptureLeadership:
             partial(self._status, session),
             session.loop.append_control,
             partial(self._hand_over, session),
-            switch,
+            reading_pause,
         )
         self.serving.lead(self.channels.surface)
         self.source_check.begin()
@@ -394,7 +396,7 @@ class Capture(BackgroundService):
         activity = Activity(state, lambda schema_id: str(logs.registry.get(schema_id).table))
         unsupported = UnsupportedTables(retrying_state, channels.notify)
         gate = DumpGate()
-        switch = LogSwitch(state, gate)
+        reading_pause = ReadingPause(state, gate)
         catalogue = CheckingCatalogue(parts.catalogue, unsupported)
         coordinator = DumpCoordinator(
             open_reader=parts.open_reader,
@@ -418,7 +420,7 @@ class Capture(BackgroundService):
             resume=logs.resume,
             options=capture_options(config),
             on_signals=channels.on_signals,
-            is_paused=switch.is_off,
+            is_paused=reading_pause.is_paused,
         )
         maintenance = LogMaintenanceTask(
             config,
@@ -440,7 +442,7 @@ class Capture(BackgroundService):
             source=SourceConnections(logs.reader, catalogue, snapshot_reader, source.tables),
             unsupported=unsupported,
             state=retrying_state,
-            switch=switch,
+            reading_pause=reading_pause,
             guard=LogGuard(
                 WhenLogInDanger(source.when_log_in_danger), source.log_danger_bytes, gate
             ),
@@ -466,7 +468,7 @@ class Capture(BackgroundService):
             ),
         )
         try:
-            leadership.begin(session, catalogue, switch)
+            leadership.begin(session, catalogue, reading_pause)
         except BaseException:
             session.close()
             raise

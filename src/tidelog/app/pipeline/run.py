@@ -247,7 +247,7 @@ def _deliver(
                 remedy="it delivers what the log holds",
                 stop=stop_event,
             )
-            leading = LeaseKeeper(election, lease, every_s, file.renewed, suspended=suspended)
+            leading = LeaseKeeper(election, lease, every_s, file.on_renewal, suspended=suspended)
             opened.callback(leading.release)
             if nothing_to_deliver(config, state, leading):
                 return
@@ -295,7 +295,7 @@ def _deliver(
             renew_every_s=every_s,
             on_state=on_state,
             what=f"process of the pipeline {name}",
-            on_lease=file.renewed,
+            on_lease=file.on_renewal,
         )
 
 
@@ -386,7 +386,7 @@ def run(
             config,
             on_status=lambda s: show("pipeline", s),
             stop_event=ended,
-            ends_when_all_stop=False,  # capture has to go on
+            ends_when_all_stop=False,  # capture must continue
         )
 
     works = [run_capture, *([run_delivery] if config.outputs else [])]

@@ -464,7 +464,7 @@ logger = logging.getLogger(__name__)
 READ_S: Final = 10.0
 SEND_S: Final = 15.0
 PLAN_S: Final = 280.0
-"""How long a request waits; the work may go on."""
+"""How long a request waits; the work may continue."""
 SITE_THREADS: Final = 8
 FULL: Final = f"{MOST_STREAMS} pages are open already"
 SILENT: Final = (

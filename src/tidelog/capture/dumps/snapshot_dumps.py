@@ -48,7 +48,7 @@ from tidelog.capture.dumps.state import (
 from tidelog.capture.dumps.table_dump import DumpParts, DumpTables, is_unavailable
 from tidelog.capture.dumps.throttle import Throttle
 from tidelog.capture.log_guard import DumpGate
-from tidelog.capture.pauses import LogPause
+from tidelog.capture.pauses import BlockingDumpPause
 from tidelog.capture.writer_thread import ChunkItem, item_bytes
 from tidelog.errors import (
     ChunkBusyError,
@@ -251,7 +251,7 @@ class BlockingDumps:
             self._wait_for_pause(log_pause, stop)
             failpoints.hit("blocking.held")
             position = reader.begin(SNAPSHOT_S)
-            log_pause.move(position)
+            log_pause.set_position(position)
             self._wait_for_pause(log_pause, stop)
             for progress in waiting:
                 if stop.is_set() or progress.status in FINISHED_TABLES:
@@ -349,7 +349,7 @@ class BlockingDumps:
         if storing is not None:
             storing.result()
 
-    def _wait_for_pause(self, log_pause: LogPause, stop: threading.Event) -> None:
+    def _wait_for_pause(self, log_pause: BlockingDumpPause, stop: threading.Event) -> None:
         """Wait until the log is paused at the requested position."""
         deadline = time.monotonic() + PAUSE_S
         while not log_pause.wait(TURN_S):

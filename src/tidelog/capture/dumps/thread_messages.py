@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from tidelog.capture.pauses import LogPause
+from tidelog.capture.pauses import BlockingDumpPause
 from tidelog.capture.windows import Window
 from tidelog.capture.writer_thread import ChunkItem
 from tidelog.errors import ChunkBusyError
@@ -60,7 +60,7 @@ class DumpLog(Protocol):
         """Search the event log for the transactions that the snapshot can't see."""
         ...
 
-    def pause_log(self) -> LogPause:
+    def pause_log(self) -> BlockingDumpPause:
         """Pause the log between two transactions."""
         ...
 

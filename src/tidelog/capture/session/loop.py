@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.thread_messages import acquired
-from tidelog.capture.pauses import LogPause
+from tidelog.capture.pauses import BlockingDumpPause
 from tidelog.capture.windows import ClosedWindow, VoidedWindow, Window, Windows
 from tidelog.capture.writer_thread import (
     Appender,
@@ -197,7 +197,7 @@ class CaptureLoop:
         self._writer = WriterThread(self._buffer, log, resume, *flush, log_answers)
         self._resume = resume
         self._appends: deque[ControlItem | ChunkItem] = deque()
-        self._log_pause: LogPause | None = None
+        self._log_pause: BlockingDumpPause | None = None
         self._paused = False  # the log is paused at a dump's position
         self._stopped = threading.Event()
         self._reached = resume.acknowledge
@@ -429,9 +429,9 @@ class CaptureLoop:
         """Queue rows that need no window: the log is paused there, or the table has no key."""
         self._appends.append(item)
 
-    def pause_log(self) -> LogPause:
+    def pause_log(self) -> BlockingDumpPause:
         """Pause the log at the next boundary between transactions, until released."""
-        self._log_pause = LogPause()
+        self._log_pause = BlockingDumpPause()
         return self._log_pause
 
     @property

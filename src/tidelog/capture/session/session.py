@@ -22,7 +22,7 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import LogView
 from tidelog.capture.leadership import Leader, RetryingStateStore
 from tidelog.capture.log_guard import LogGuard, SourceMonitor, note_given_up
-from tidelog.capture.pauses import LogSwitch
+from tidelog.capture.pauses import ReadingPause
 from tidelog.capture.session.loop import CaptureLoop
 from tidelog.capture.session.start import StartDumps, StartPlan, StatusStore, bind, note_lost_end
 from tidelog.capture.unsupported_tables import UnsupportedTables
@@ -175,7 +175,7 @@ class CaptureSession:
         maintenance: SessionMaintenance,
         watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
         at_start: StartPlan,
-        switch: LogSwitch,
+        reading_pause: ReadingPause,
         guard: LogGuard,
     ) -> None:
         self.loop = loop
@@ -194,7 +194,7 @@ class CaptureSession:
             leadership.leader.epoch,
         )
         self._complete = self._acts = False
-        self._switch = switch
+        self._reading_pause = reading_pause
         self._guard_log = guard
         self._ended = threading.Event()
         self._failure: BaseException | None = None
@@ -408,7 +408,7 @@ class CaptureSession:
         try:
             load = self._monitor.refresh(self._source.catalogue, progress.covered)
         except ConnectionLostError as error:
-            if self._switch.pause is not None or self.loop.reads_slowly:
+            if self._reading_pause.current is not None or self.loop.reads_slowly:
                 # A server that shuts down waits for all who read its log until they have read it to
                 # its end, which this process would reach much later or never.
                 self._failure = self._failure or error
@@ -446,7 +446,7 @@ class CaptureSession:
     def status(self) -> dict[str, Any]:
         """What `tidelog status` shows, as JSON."""
         progress = asdict(self.loop.progress())
-        pause = self._switch.pause
+        pause = self._reading_pause.current
         return {
             **asdict(self._leadership.leader),
             "updated_ms": int(time.time() * 1000),

@@ -357,7 +357,7 @@ def _has_date_shape(data, position, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _unreal_day(data, position):  # type: ignore[no-untyped-def]
+def _invalid_day(data, position):  # type: ignore[no-untyped-def]
     """The days since 1970 that represent ``NNNN-NN-NN``; _BAD if there are none."""
     year = _two_digits(data, position) * 100 + _two_digits(data, position + 2)
     month = _two_digits(data, position + 5)
@@ -379,7 +379,7 @@ _NULL = 2
 
 
 @njit(cache=True, nogil=True)
-def _day_or_infinity(data, position, end, unreal):  # type: ignore[no-untyped-def]
+def _day_or_infinity(data, position, end, invalid):  # type: ignore[no-untyped-def]
     """Returns the day at ``position``, where it ends, the text's end without BC; and, if the day is
     _BAD, why: ±1 infinity, 0 malformed, `_NULL` a date that does not exist and is null.
     """
@@ -387,9 +387,9 @@ def _day_or_infinity(data, position, end, unreal):  # type: ignore[no-untyped-de
     if before_christ:
         end -= 3
     days, after = _day(data, position, end, before_christ)
-    if days == _BAD and unreal != INVALID_DATE_IS_ERROR and _has_date_shape(data, position, end):
-        if unreal == INVALID_DATE_IS_DISTINCT:
-            days = _unreal_day(data, position)
+    if days == _BAD and invalid != INVALID_DATE_IS_ERROR and _has_date_shape(data, position, end):
+        if invalid == INVALID_DATE_IS_DISTINCT:
+            days = _invalid_day(data, position)
             after = position + 10
         if days == _BAD:
             return days, after, end, _NULL
@@ -399,8 +399,8 @@ def _day_or_infinity(data, position, end, unreal):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
-    """Convert ``YYYY-MM-DD[ BC]`` or ±infinity to int32 days since 1970. ``unreal``:
+def dates(data, start, length, invalid, out, null):  # type: ignore[no-untyped-def]
+    """Convert ``YYYY-MM-DD[ BC]`` or ±infinity to int32 days since 1970. ``invalid``:
     `INVALID_DATE_IS_ERROR`, `INVALID_DATE_IS_NULL` or `INVALID_DATE_IS_DISTINCT`.
     """
     for i in range(len(start)):
@@ -410,7 +410,7 @@ def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-de
             continue
         position = np.int64(start[i])
         end = position + np.int64(length[i])
-        days, after, end, sign = _day_or_infinity(data, position, end, unreal)
+        days, after, end, sign = _day_or_infinity(data, position, end, invalid)
         if days == _BAD:
             if sign == _NULL:
                 null[i] = True
@@ -425,11 +425,11 @@ def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def timestamps(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
+def timestamps(data, start, length, invalid, out, null):  # type: ignore[no-untyped-def]
     """Convert ``YYYY-MM-DD[ HH:MM:SS[.ffffff]][±HH[:MM[:SS]]][ BC]`` or ±infinity to int64 µs since
     1970 UTC.
 
-    Timestamps beyond int64 (PostgreSQL's end in year 294276) become +infinity. ``unreal`` as in
+    Timestamps beyond int64 (PostgreSQL's end in year 294276) become +infinity. ``invalid`` as in
     `dates`.
     """
     for i in range(len(start)):
@@ -439,7 +439,7 @@ def timestamps(data, start, length, unreal, out, null):  # type: ignore[no-untyp
             continue
         position = np.int64(start[i])
         end = position + np.int64(length[i])
-        days, after, end, sign = _day_or_infinity(data, position, end, unreal)
+        days, after, end, sign = _day_or_infinity(data, position, end, invalid)
         if days == _BAD:
             if sign == _NULL:
                 null[i] = True

@@ -111,7 +111,7 @@ def column(
     logical: str,
     target: str | None = None,
     *,
-    unreal_dates: int = INVALID_DATE_IS_ERROR,
+    invalid_dates: int = INVALID_DATE_IS_ERROR,
 ) -> pa.Array:
     """Convert the cells at ``data[start[i] : start[i] + length[i]]``; ``length[i]`` < 0 is null.
 
@@ -124,7 +124,7 @@ def column(
             attributes only gets more.
         target: the type of the result; ``logical`` if None. The texts are parsed as ``target``, as
             ALTER TYPE in the source does, except in the two cases below.
-        unreal_dates: how to convert dates that no calendar has (``0000-00-00``), see
+        invalid_dates: how to convert dates that no calendar has (``0000-00-00``), see
             `tidelog.codecs.columns.times`.
 
     Raises:
@@ -163,9 +163,9 @@ def column(
         rounding = logical != target
         return _decimals(data, start, length, pa.decimal128(*parameters), rounding)
     if target == "date":
-        return _dates(data, start, length, arrow_type(target), unreal_dates)
+        return _dates(data, start, length, arrow_type(target), invalid_dates)
     if target in ("timestamp", "timestamptz"):
-        return _timestamps(data, start, length, arrow_type(target), unreal_dates)
+        return _timestamps(data, start, length, arrow_type(target), invalid_dates)
     convert = _CONVERSIONS.get(target, _texts)
     return convert(data, start, length, arrow_type(target))
 
@@ -422,19 +422,21 @@ def _sliced(data: UInt8s, ends: npt.NDArray[np.int64]) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(ends) - 1, buffers)
 
 
-def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int) -> pa.Array:
+def _dates(
+    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, invalid: int
+) -> pa.Array:
     out = np.empty(len(start), dtype=np.int32)
     null = np.empty(len(start), dtype=np.bool_)
-    _require_parsed(times.dates(data, start, length, unreal, out, null))
+    _require_parsed(times.dates(data, start, length, invalid, out, null))
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
 def _timestamps(
-    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int
+    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, invalid: int
 ) -> pa.Array:
     out = np.empty(len(start), dtype=np.int64)
     null = np.empty(len(start), dtype=np.bool_)
-    _require_parsed(times.timestamps(data, start, length, unreal, out, null))
+    _require_parsed(times.timestamps(data, start, length, invalid, out, null))
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 

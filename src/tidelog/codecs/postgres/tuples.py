@@ -191,7 +191,7 @@ class PgoutputKeys(EncodedKeys):
             data=data[: offsets[entries]].copy(),
         )
 
-    def moved(self, batch: LogBatch) -> Int32s:
+    def key_changes(self, batch: LogBatch) -> Int32s:
         """Records of ``batch`` whose key changed and whose new state may lack columns.
 
         These are the updates with an old key, though the server may have sent it only because of a

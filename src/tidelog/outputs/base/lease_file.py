@@ -95,7 +95,7 @@ class LeaseFile:
         self._file = -1
         self._path = ""
 
-    def renewed(self, lease: Lease) -> None:
+    def on_renewal(self, lease: Lease) -> None:
         with self._lock:
             if lease.epoch == self._ended:  # renewed once more before it is released
                 return

@@ -201,7 +201,7 @@ class ExecutorOutput:
 
     # ------------------------------------------------ tidelog.ports.Output
 
-    def led_by(self, lease: WriteLease) -> None:
+    def set_lease(self, lease: WriteLease) -> None:
         """See `tidelog.ports.LedOutput`."""
         self._lease = lease
 

@@ -18,6 +18,7 @@ import pymysql
 from pymysql.connections import MySQLResult
 
 from tidelog.codecs.columns import times
+from tidelog.codecs.mysql.cell_text import charset_texts
 from tidelog.codecs.mysql.flavor import (
     TIMEOUT_SETTINGS,
     WRITE_SETTINGS,
@@ -26,7 +27,6 @@ from tidelog.codecs.mysql.flavor import (
     version_numbers,
 )
 from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url, ssl_context, unverified_context
-from tidelog.codecs.mysql.texts import charset_texts
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.model.schema import Column, TableSchema, backticked

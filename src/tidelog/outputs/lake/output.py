@@ -254,7 +254,7 @@ class LakeOutput(ABC, Generic[Copy]):
         """See `_leave_out`."""
         return self._left_out.dumped_in_vain()
 
-    def led_by(self, lease: WriteLease) -> None:
+    def set_lease(self, lease: WriteLease) -> None:
         """See `tidelog.ports.LedOutput`. A late write of a driver fails at the commit anyway."""
         self._lease = lease
 

@@ -157,7 +157,7 @@ class SettledTable(LakeTable):
         """
 
     @abstractmethod
-    def altered(self) -> bool:
+    def has_changed(self) -> bool:
         """Reads the state. Has somebody altered the table, or removed it, since it was read?"""
 
     def row_types(self) -> dict[str, str]:
@@ -241,7 +241,7 @@ class SettledTable(LakeTable):
         """Raises OutputBusyError if somebody altered the table: that may be the change that we were
         about to make.
         """
-        if self.altered():
+        if self.has_changed():
             raise self._busy_error()
 
     def _busy_error(self) -> OutputBusyError:

@@ -114,7 +114,7 @@ class Cluster:
     ) -> Any:
         """Returns the answer's JSON. With ``absent``, None for status 404.
 
-        Raises TooLargeError, BusyError, VersionConflictError, OutputError (retry),
+        Raises TooLargeError, ClusterBusyError, VersionConflictError, OutputError (retry),
         InvalidRequestError or, if the cluster refuses us, OutputRefusedError.
         """
         try:

@@ -17,8 +17,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from tidelog.codecs.mysql.binlog.items import Alter, BinlogServer, MariaDbSource
+from tidelog.codecs.mysql.cell_text.charset_texts import UTF8, decode_text
 from tidelog.codecs.mysql.charsets import charset_of
-from tidelog.codecs.mysql.texts.charset_texts import UTF8, decode_text
 
 # An event's body, and its packed integers.
 

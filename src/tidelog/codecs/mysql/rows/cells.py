@@ -7,8 +7,8 @@ bits, and the values, as in the server's row events. Sources: MySQL internals, "
 (``libbinlogevents/include/rows_event.h``), ``sql/rpl_record.cc``; MariaDB knowledge base,
 "ROWS_EVENT_V1/V2".
 
-The kernel locates the cells; `tidelog.codecs.mysql.texts.texts` converts them to the texts of dump
-rows, so that all later code is shared.
+The kernel locates the cells; `tidelog.codecs.mysql.cell_text.columns` converts them to the texts
+of dump rows, so that all later code is shared.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import pyarrow as pa
 from tidelog.codecs.cell_positions import MISSING, CellPlaces, Image, integers, matrices, payloads
 from tidelog.codecs.key_kernel import TUPLE_FAULTS
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.cell_text.columns import BadCellError, TextWriter, TooMuchTextError
 from tidelog.codecs.mysql.rows.cell_kernel import any_old_or_partial, locate
-from tidelog.codecs.mysql.texts.texts import BadCellError, Texts, TooMuchTextError
 from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column, TableSchema
@@ -76,7 +76,7 @@ def parse(
     old: bool,
     old_columns: Sequence[int] | None = None,
 ) -> CellPlaces:
-    """See `tidelog.codecs.wire_formats.parse`; cells as of `tidelog.codecs.mysql.texts.texts`."""
+    """See `tidelog.codecs.wire_formats.parse`; cells as `TextWriter` writes them."""
     raw, bounds = payloads(records)
     base = int(bounds[0])
     offsets = bounds - np.int32(base)
@@ -194,7 +194,7 @@ def _texts(
     """Convert the binary cells of the images to text; returns the buffer with the cells. Columns
     ``left_out`` of the second image become missing instead.
     """
-    texts = Texts(raw, columns, int(binary.sum()) * len(images), keys)
+    texts = TextWriter(raw, columns, int(binary.sum()) * len(images), keys)
     for number, column in enumerate(columns):
         try:
             rows = binary

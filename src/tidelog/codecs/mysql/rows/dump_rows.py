@@ -24,8 +24,8 @@ from numba import njit
 
 from tidelog.codecs.byte_order import put_big_uint32
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.cell_text.charset_texts import CHARSETS_WITH_SURROGATES
 from tidelog.codecs.mysql.charsets import charset_of
-from tidelog.codecs.mysql.texts.charset_texts import CHARSETS_WITH_SURROGATES
 from tidelog.codecs.postgres.tuples import dump_batch
 from tidelog.errors import ChunkError, DecodeError
 from tidelog.model.records import Int64s, LogBatch, RecordKind, UInt8s

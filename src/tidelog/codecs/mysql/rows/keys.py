@@ -17,10 +17,10 @@ from tidelog.codecs.byte_order import put_big_uint32
 from tidelog.codecs.cell_positions import MISSING, Image
 from tidelog.codecs.columns import kernels
 from tidelog.codecs.key_kernel import EncodedKeys, hash64
+from tidelog.codecs.mysql.cell_text.columns import TooMuchTextError, float_texts
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.cell_kernel import HEADER_BYTES, LACKS_CHANGED, LACKS_NONE, may_lack
 from tidelog.codecs.mysql.rows.cells import RowError, Rows, read_rows
-from tidelog.codecs.mysql.texts.texts import TooMuchTextError, float_texts
 from tidelog.errors import DecodeError
 from tidelog.model.records import (
     Bools,
@@ -213,8 +213,8 @@ def lacks_key(batch: LogBatch, schema_of: Callable[[int], TableSchema]) -> Bools
 class BinlogKeys(EncodedKeys):
     """The `tidelog.ports.KeyExtractor` of binlog payloads. Thread-safe, without state.
 
-    Key texts are the canonical ones (`tidelog.codecs.mysql.texts.texts`), so that a row has the
-    same key in the log and in a dump.
+    Key texts are the canonical ones (`tidelog.codecs.mysql.cell_text.columns`), so that a row has
+    the same key in the log and in a dump.
 
     Args:
         flavor: the server that writes the log. Columns missing in MariaDB's updates may have
@@ -269,7 +269,7 @@ class BinlogKeys(EncodedKeys):
             for name, text in zip(schema.match_key, self._texts(key), strict=True)
         )
 
-    def moved(self, batch: LogBatch) -> Int32s:
+    def key_changes(self, batch: LogBatch) -> Int32s:
         """Records of ``batch`` whose new state may lack columns that no earlier record contains:
         inserts that lack some, and updates whose before image does (their key may be unchanged).
         """

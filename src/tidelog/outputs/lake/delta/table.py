@@ -377,7 +377,7 @@ class DeltaTable(SettledTable):
 
     # ------------------------------------------------ what is written
 
-    def altered(self) -> bool:
+    def has_changed(self) -> bool:
         before = self.metadata
         return not self.exists() or self.metadata != before
 

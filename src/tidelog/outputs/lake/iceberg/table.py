@@ -499,7 +499,7 @@ class IcebergTable(SettledTable):
 
     # ------------------------------------------------ what is written
 
-    def altered(self) -> bool:
+    def has_changed(self) -> bool:
         before = self.definition()
         return not self.exists() or self.definition() != before
 

@@ -28,9 +28,9 @@ from pymysql.constants import ER
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapMetadata, TableMapSeen
+from tidelog.codecs.mysql.cell_text.charset_texts import CHARSETS_WITH_SURROGATES, decode_text
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.codecs.mysql.texts.charset_texts import CHARSETS_WITH_SURROGATES, decode_text
 from tidelog.codecs.mysql.types import OLD_FRACTIONS, WIRE_FORMAT, binlog_column, column_of_map
 from tidelog.errors import SourceBusyError, SourceError, UnsupportedTableError
 from tidelog.model.patterns import exclusion

@@ -11,9 +11,9 @@ import pymysql
 from pymysql.constants import ER
 
 from tidelog.codecs.mysql.binlog.items import unpack_position
+from tidelog.codecs.mysql.cell_text.charset_texts import needs_exact_text
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
-from tidelog.codecs.mysql.texts.charset_texts import needs_exact_text
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema, backticked

@@ -23,11 +23,11 @@ import pymysql
 from pymysql.constants import COMMAND, CR
 
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.cell_text.charset_texts import bytes_of_exact_text
+from tidelog.codecs.mysql.cell_text.columns import inet4_text, inet6_text, uuid_text
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows.dump_rows import ResultError, ResultRows
 from tidelog.codecs.mysql.rows.keys import BYTES_LOGICAL, bytes_text
-from tidelog.codecs.mysql.texts.charset_texts import bytes_of_exact_text
-from tidelog.codecs.mysql.texts.texts import inet4_text, inet6_text, uuid_text
 from tidelog.codecs.postgres.tuples import absent_rows, concatenate
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot, UInt8s

@@ -25,10 +25,10 @@ import pyarrow as pa
 
 from tidelog.codecs.columns import times
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.cell_text import charset_texts
+from tidelog.codecs.mysql.cell_text.charset_texts import exact_text_sql, needs_exact_text
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows.keys import bytes_of_text, shortest_bytes_text
-from tidelog.codecs.mysql.texts import charset_texts
-from tidelog.codecs.mysql.texts.charset_texts import exact_text_sql, needs_exact_text
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema, backticked
 from tidelog.sources import ranges as shared

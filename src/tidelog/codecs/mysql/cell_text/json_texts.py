@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.texts.kernels import put_decimal, put_unsigned
+from tidelog.codecs.mysql.cell_text.kernels import put_decimal, put_unsigned
 
 TEXT_FACTOR = 8
 """Factor of a document's largest text: at most this many bytes for each byte of its own (a control
@@ -239,8 +239,8 @@ def _document(data, at, end, to, limit, stack):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def documents(data, start, length, binary, slow, to):  # type: ignore[no-untyped-def]
-    """Like `tidelog.codecs.mysql.texts.kernels`; bool[n] ``slow``: the documents left to Python.
-    ``data`` has the room that `TEXT_FACTOR` and `TEXT_EXTRA` define.
+    """Like `tidelog.codecs.mysql.cell_text.kernels`; bool[n] ``slow``: the documents left to
+    Python. ``data`` has the room that `TEXT_FACTOR` and `TEXT_EXTRA` define.
     """
     stack = np.zeros((MAX_DEPTH + 1, 5), dtype=np.int64)
     for i in range(len(start)):

@@ -16,10 +16,10 @@ from numba import njit
 
 from tidelog.codecs.cell_positions import MISSING, Image
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.cell_text import charset_texts, json_texts, kernels
+from tidelog.codecs.mysql.cell_text.kernels import little_endian, old_temporal_text
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows.cell_kernel import PARTIAL_JSON
-from tidelog.codecs.mysql.texts import charset_texts, json_texts, kernels, texts
-from tidelog.codecs.mysql.texts.kernels import little_endian, old_temporal_text
 from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column
 
@@ -93,7 +93,7 @@ class TooMuchTextError(Exception):
     """The text exceeds int32 offsets: decode fewer records at once."""
 
 
-class Texts:
+class TextWriter:
     """The buffer of one batch's cells.
 
     Args:
@@ -101,7 +101,7 @@ class Texts:
         columns: the columns of the matrices' rows.
         cells: approximate number of binary cells per column.
         keys: the names of the key's columns, whose texts are exact
-            (`tidelog.codecs.mysql.texts.charset_texts`).
+            (`tidelog.codecs.mysql.cell_text.charset_texts`).
     """
 
     def __init__(
@@ -173,13 +173,13 @@ class Texts:
             self._floats(start, length, binary, 4 if code == types.FLOAT else 8)
         elif code == types.ENUM:
             labels = self._label_places(number)
-            _require_valid(texts.members(data, start, length, binary, *labels))
+            _require_valid(members(data, start, length, binary, *labels))
         elif code == types.SET:
             self._sets(types.labels(column), start, length, binary)
         elif code == types.JSON:
             self._json(start, length, binary)
         elif code == types.GEOMETRY:
-            texts.without_srid(start, length, binary)
+            without_srid(start, length, binary)
         elif code in (types.BLOB_COMPRESSED, types.VARCHAR_COMPRESSED):
             self._convert_each(_uncompressed, start, length, binary)
             self._characters(column, start, length, binary)
@@ -187,7 +187,7 @@ class Texts:
             self._convert_each(_NETWORK[column.type_name], start, length, binary)
         elif code == types.STRING and types.collation(column) == BINARY_COLLATION:
             width = types.string_bytes(meta)
-            self._fill(texts.padded(data, start, length, binary, width, to))
+            self._fill(padded(data, start, length, binary, width, to))
         elif code != types.VECTOR:
             self._characters(column, start, length, binary)
 

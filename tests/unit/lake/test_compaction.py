@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
+import pyarrow as pa
+import pytest
+from tests.support.lake_files import plain_layout
+
+from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files import parquet_files
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector
 from tidelog.outputs.lake.settled_table import FILES_OF_A_TIER, files_to_compact
+from tidelog.outputs.lake.settling import rows
+from tidelog.outputs.lake.settling.settle import rewrite
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -62,3 +73,27 @@ def test_rows_are_rewritten_a_few_times_and_few_files_stay() -> None:
     assert sum(file.size for file in files) == total
     assert rewritten / total <= math.log(total / (100 * KIB), FILES_OF_A_TIER)
     assert most <= 4 * FILES_OF_A_TIER + 10
+
+
+def test_files_that_hold_as_many_rows_as_memory_allows_are_compacted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Well compressed rows fill the memory of a task before they make a large file."""
+    monkeypatch.setattr(rows, "_MOST_BYTES", 32 * KIB)
+    monkeypatch.setattr(parquet_files, "FULL_BYTES", 16 * KIB)
+    layout = plain_layout({"id": pa.int64()}, key=["id"])
+    store = open_file_store(str(tmp_path))
+    files: list[DataFile] = []
+    compactions = []
+    for batch in range(100):
+        ids = pa.table({"id": range(batch * 400, (batch + 1) * 400)})
+        files += ParquetFileWriter(store, layout).write(ids)
+        for group in files_to_compact(files):
+            changes = rewrite(group, store, layout)
+            assert len(changes.added) < len(changes.removed)
+            files = [file for file in files if file not in changes.removed] + [*changes.added]
+            compactions.append(len(changes.removed))
+    assert sum(compactions) <= 100 + 2 * 100 / FILES_OF_A_TIER
+    reader = DataFileReader(store, layout)
+    found = pa.concat_tables([reader.read(file) for file in files])["id"].to_pylist()
+    assert sorted(found) == list(range(100 * 400))

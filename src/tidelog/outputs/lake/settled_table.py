@@ -19,6 +19,7 @@ from tidelog.outputs.lake.contents import LakeLayout, source_columns_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import can_be_key
 from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.parquet_files import is_full
 from tidelog.outputs.lake.delta.tasks import CopyFiles, RewriteWork
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.rows import VersionBounds, is_closed, newest_version
@@ -52,7 +53,7 @@ def files_to_compact(
         live = _live_share(file)
         if live < 1 - _DEAD_SHARE:
             groups.append([file])
-        elif file.size * live < _LARGE_BYTES:
+        elif file.size * live < _LARGE_BYTES and not is_full(file):
             partition = tuple(sorted(file.partition_values.items()))
             tiers[partition, apart(file), _tier(file.size * live)].append(file)
     for found in tiers.values():

@@ -114,6 +114,11 @@ def _quoted(text: str) -> str:
 
 
 _MOST_BYTES = 1 << 30  # of a file's rows in memory
+FULL_BYTES = 128 << 20
+"""A file is full if its rows take this in memory, or if it has half of the most rows. Compaction
+would write its rows to as many files again.
+"""
+_FULL_ENDING = ".full.zstd.parquet"
 _GROUP_ROWS = 128 << 10
 _GROUP_BYTES = 128 << 20  # of a row group's rows in memory
 _SAMPLE = 20_000  # rows that show whether values repeat
@@ -163,7 +168,7 @@ class ParquetFileWriter:
         try:
             for partition, part in self._partitions(rows, sorted_by_key):
                 for piece in self._pieces(part):
-                    names.append(self._new_name(partition))
+                    names.append(self._new_name(partition, self._is_full(piece)))
                     found.append(self._write(names[-1], partition, piece))
             self._store.sync([*names, *{name.rpartition("/")[0] for name in names}])
         except BaseException:
@@ -219,8 +224,12 @@ class ParquetFileWriter:
         for start in range(0, rows.num_rows, size):
             yield rows.slice(start, size)
 
-    def _new_name(self, partition: _Partition) -> str:
-        name = f"part-{self._number:05d}-{uuid.uuid4()}.c000.zstd.parquet"
+    def _is_full(self, rows: pa.Table) -> bool:
+        return bool(rows.nbytes >= FULL_BYTES or 2 * rows.num_rows > self._max_rows)
+
+    def _new_name(self, partition: _Partition, is_full: bool) -> str:
+        ending = _FULL_ENDING if is_full else ".c000.zstd.parquet"
+        name = f"part-{self._number:05d}-{uuid.uuid4()}{ending}"
         self._number += 1
         folder = format_of(self._layout).folder(partition, self._layout)
         return f"{folder}/{name}" if folder else name
@@ -268,6 +277,13 @@ class ParquetFileWriter:
         """
         columns = map(self._layout.column, self._layout.statistics)
         return [each.physical for each in columns if not pa.types.is_floating(each.type)]
+
+
+def is_full(file: DataFile) -> bool:
+    """Return whether the file is full, see `FULL_BYTES`. Its name says so: how well its rows are
+    compressed is not known from its size, and every table format keeps names.
+    """
+    return file.path.endswith(_FULL_ENDING)
 
 
 def _row_bytes(rows: pa.Table) -> int:

@@ -13,7 +13,7 @@ from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
 from tidelog.outputs.lake.data_files.look_up import FoundRows
-from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
+from tidelog.outputs.lake.data_files.parquet_files import FULL_BYTES, ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import (
     NO_VERSION,
@@ -25,7 +25,7 @@ from tidelog.outputs.lake.settling.changes import (
 
 # New rows.
 
-_MOST_BYTES = 256 << 20
+_MOST_BYTES = 2 * FULL_BYTES  # of rows that are sorted together
 
 
 class RowBuffer:

@@ -44,8 +44,8 @@ from tidelog import app
 from tidelog.app.base.log_location import event_log_path
 from tidelog.config import Config
 from tidelog.errors import TidelogError
-from tidelog.eventlog.local_storage import provide_options
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage import provide_options
 
 GOALS_S = {"killed": 2.0, "handover": 1.0, "sigterm": 1.0}
 VANISHED, BEYOND_LEASE_S = "vanished", 3.0

@@ -22,10 +22,10 @@ import numpy as np
 from tests.support.s3 import S3Server
 
 from tidelog.eventlog import writer as writer_module
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import Column, TableName, TableSchema

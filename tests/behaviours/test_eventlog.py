@@ -28,10 +28,10 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.segments import RECORD_SCHEMA, encode_segment, to_record_batches
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import RecordKind, Resume, ranges_of
 from tidelog.ports import SourceId

@@ -17,9 +17,9 @@ from tests.unit.eventlog.records import SOURCE, batch, register
 
 from tidelog.errors import ForeignSegmentError
 from tidelog.eventlog import log_poller
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.system.private_files import temporary_directory
 

@@ -13,9 +13,9 @@ from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
 from tidelog.errors import OffsetAheadError
 from tidelog.eventlog import chain
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import RecordKind
 

@@ -13,7 +13,7 @@ import pytest
 
 from tidelog.app.capture import run as capture_run
 from tidelog.app.capture import standby
-from tidelog.capture import capture_scope, leadership
+from tidelog.capture import capture_scope, leadership, state_writes
 from tidelog.eventlog import local_storage, object_storage, writer
 from tidelog.eventlog.log_files import CHAIN_FILE
 from tidelog.eventlog.segments import is_segment_name
@@ -101,8 +101,8 @@ def progress_written_without_epoch(patch: Patch) -> None:
 def state_written_after_the_deadline(patch: Patch) -> None:
     """No look at the lease before a change of the state."""
 
-    def put(self: leadership.LeasedState, key: str, value: Any, expected: int | None) -> int:
+    def put(self: state_writes.LeasedState, key: str, value: Any, expected: int | None) -> int:
         return self._state.put(key, value, expected)
 
-    patch.setattr(leadership.LeasedState, "put", put)
-    patch.setattr(leadership.LeasedState, "delete", lambda self, key: self._state.delete(key))
+    patch.setattr(state_writes.LeasedState, "put", put)
+    patch.setattr(state_writes.LeasedState, "delete", lambda self, key: self._state.delete(key))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelog.app.base import elections
-from tidelog.capture import leadership
+from tidelog.capture import state_writes
 from tidelog.capture.session import session
 from tidelog.eventlog import writer
 from tidelog.ports import Document, Lease, StateStore
@@ -112,7 +112,7 @@ class Witness:
 
 
 class _WitnessedStore:
-    """Below the look at the lease of `tidelog.capture.leadership.LeasedState`."""
+    """Below the look at the lease of `tidelog.capture.state_writes.LeasedState`."""
 
     def __init__(self, state: StateStore, epoch: int, witness: Witness) -> None:
         self._state = state
@@ -211,7 +211,7 @@ def _see_appends(witness: Witness) -> None:
 
 
 def _see_state_writes(witness: Witness) -> None:
-    state = leadership.LeasedState
+    state = state_writes.LeasedState
     begin, put, delete = state.__init__, state.put, state.delete
 
     def beginning(self: Any, store: StateStore, check: Any) -> None:

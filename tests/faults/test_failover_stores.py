@@ -16,8 +16,8 @@ from tests.support.state_stores import STORES
 from tidelog import app
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.local_storage import options_of
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage import options_of
 from tidelog.state.opening import open_state
 
 pytestmark = pytest.mark.integration

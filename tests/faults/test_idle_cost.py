@@ -27,7 +27,7 @@ from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError
 from tidelog.eventlog import log_poller
-from tidelog.eventlog.local_storage import provide_options
+from tidelog.eventlog.storage import provide_options
 from tidelog.state.opening import open_state
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]

@@ -16,10 +16,10 @@ from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
 from tidelog.errors import AppendRaceLostError, StorageError, UsageError
 from tidelog.eventlog import object_storage
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE, provide_options
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.object_storage import ObjectStorage
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage import OPTIONS_VARIABLE, provide_options
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.system import failpoints
 

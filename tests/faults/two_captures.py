@@ -21,8 +21,8 @@ from tests.support.oracle.values import Change
 
 from tidelog import app
 from tidelog.config import load_config
-from tidelog.eventlog.local_storage import provide_options
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage import provide_options
 from tidelog.model.records import ChunkMeta
 
 STORES: Final = ("log", "zookeeper", "postgresql")

@@ -23,7 +23,7 @@ from tidelog.app.sources.preflight import (
 from tidelog.config import parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.model.schema import Column, TableName, TableSchema
 
 pytestmark = pytest.mark.integration

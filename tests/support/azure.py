@@ -21,7 +21,7 @@ from tests.support.object_stores import is_created
 
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity, server_cache
 from tidelog.errors import TidelogError
-from tidelog.eventlog.local_storage import provide_options
+from tidelog.eventlog.storage import provide_options
 
 _VERSION: Final = "3.35.0"
 _ACCOUNT: Final = "tidelog"
@@ -46,7 +46,7 @@ class AzureServer(EmbeddedServer):
 
     @property
     def options(self) -> dict[str, str]:
-        """For `tidelog.eventlog.local_storage.provide_options` and ``storage_options``."""
+        """For `tidelog.eventlog.storage.provide_options` and ``storage_options``."""
         return {
             "account_name": _ACCOUNT,
             "account_key": self._key,

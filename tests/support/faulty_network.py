@@ -15,7 +15,7 @@ import pytest
 from tests.support.proxy import Proxy
 from tests.support.s3 import S3Server
 
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE, provide_options
+from tidelog.eventlog.storage import OPTIONS_VARIABLE, provide_options
 
 _END = b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _SKEWED = b"<Error><Code>RequestTimeTooSkewed</Code><Message>Forbidden</Message></Error>"

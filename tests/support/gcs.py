@@ -26,7 +26,7 @@ from tests.support.object_stores import is_created
 
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity, server_cache
 from tidelog.errors import TidelogError
-from tidelog.eventlog.local_storage import provide_options
+from tidelog.eventlog.storage import provide_options
 
 _VERSION: Final = "v1.56.1"
 _CONDITION: Final = "x-goog-if-generation-match"
@@ -55,7 +55,7 @@ class GcsServer(EmbeddedServer):
 
     @property
     def options(self) -> dict[str, str]:
-        """For `tidelog.eventlog.local_storage.provide_options` and ``storage_options``."""
+        """For `tidelog.eventlog.storage.provide_options` and ``storage_options``."""
         return {
             "base_url": f"http://127.0.0.1:{self.port}",
             "bearer_token": "not-looked-at",

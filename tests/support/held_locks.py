@@ -12,7 +12,7 @@ import pytest
 
 from tidelog.capture.dumps.refetch_queue import RefetchQueue
 from tidelog.capture.dumps.thread_messages import DecisionQueue
-from tidelog.capture.leadership import RetryingStateStore
+from tidelog.capture.state_writes import RetryingStateStore
 from tidelog.capture.unsupported_tables import UnsupportedTables
 
 

@@ -20,7 +20,7 @@ from tests.support.s3_jars import S3PROXY_JARS, S3PROXY_VERSION
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity
 from tidelog.demo.servers.opensearch import install_jars, java
 from tidelog.errors import TidelogError
-from tidelog.eventlog.local_storage import provide_options
+from tidelog.eventlog.storage import provide_options
 from tidelog.spark.sessions.jars import fetch_jars, installed_spark
 
 _JVM = ["-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
@@ -60,7 +60,7 @@ class S3Server(EmbeddedServer):
 
     @property
     def options(self) -> dict[str, str]:
-        """For `tidelog.eventlog.local_storage.provide_options` and ``log.storage_options``."""
+        """For `tidelog.eventlog.storage.provide_options` and ``log.storage_options``."""
         return {
             "endpoint": self.endpoint,
             "allow_http": "true",

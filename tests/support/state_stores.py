@@ -14,7 +14,7 @@ import pytest
 from tests.support.faulty_network import FaultyNetwork
 from tests.support.object_stores import EMULATED
 
-from tidelog.eventlog.local_storage import provide_options
+from tidelog.eventlog.storage import provide_options
 from tidelog.kinds.adapters import STATES
 from tidelog.ports import StateBackend
 

@@ -20,7 +20,7 @@ import pytest
 from tests.left_out import SAID
 from tests.support.namespaces import Bridge, Namespace, NotPermittedError
 
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.eventlog.storage import OPTIONS_VARIABLE
 
 SHARED: Final = "/mnt/shared"
 """Where each host finds the directory that they share."""

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from tidelog.capture.dump_gate import DumpGate
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import DumpInput, DumpState, TableInput
-from tidelog.capture.log_guard import DumpGate
 from tidelog.capture.notifications import Notification
 from tidelog.capture.session.start import INITIAL_DUMP, StartDumps, StartPlan
 from tidelog.capture.unsupported_tables import UnsupportedTables

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tidelog.capture import leadership
-from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S, LeasedState, LeaseKeeper, lead
+from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S, LeaseKeeper, lead
+from tidelog.capture.state_writes import LeasedState
 from tidelog.errors import AppendRaceLostError, ConnectionLostError, LeaseLostError, TidelogError
 from tidelog.ports import Lease
 from tidelog.state.sqlite import SqliteState

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
+from tidelog.capture.dump_gate import DumpBlockCause, DumpGate
 from tidelog.capture.log_guard import (
     EASED,
     STOP_AFTER_S,
     DangerKind,
-    DumpBlockCause,
-    DumpGate,
     LogGuard,
     RetainedLog,
     WhenLogInDanger,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import create_log
 from tidelog.eventlog.schemas import SchemaStore
+from tidelog.eventlog.storage import storage_at
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.stream.schema_history import PREFIX, SchemaHistory

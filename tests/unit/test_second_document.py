@@ -11,7 +11,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.base.outputs import pipeline_consumers
 from tidelog.config import Config
 from tidelog.errors import OffsetAheadError, UsageError
-from tidelog.eventlog import local_storage
+from tidelog.eventlog import storage
 from tidelog.eventlog.consumers import Consumers, Destination
 from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.spark.pipeline import _ProgressStore
@@ -102,11 +102,11 @@ def test_a_place_that_can_hold_no_document_is_named(documents: Documents, tmp_pa
 def test_a_store_is_reached_as_the_settings_of_spark_say(
     documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(local_storage.OPTIONS_VARIABLE, "{}")
+    monkeypatch.setenv(storage.OPTIONS_VARIABLE, "{}")
     conf = {"spark.hadoop.fs.s3a.endpoint": "http://store:1", "spark.hadoop.fs.s3a.access.key": "k"}
     conf |= {"spark.hadoop.fs.s3a.secret.key": "s", "spark.hadoop.fs.s3a.path.style.access": "true"}
     log = documents.built.log
     pipeline_consumers(configured(tmp_path, "s3a://bucket/checkpoint", conf), log)
-    options = local_storage.options_of(f"s3://bucket/checkpoint/{log.generation}")
+    options = storage.options_of(f"s3://bucket/checkpoint/{log.generation}")
     assert options["access_key_id"] == "k"
     assert options["endpoint"] == "http://store:1"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.log_guard import KEPT_SAMPLES, SourceMonitor
+from tidelog.capture.source_monitor import KEPT_SAMPLES, SourceMonitor
 from tidelog.errors import SourceError
 from tidelog.ports import Retention, SourceLoad
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tidelog.capture.capture_scope import RelationNames
-from tidelog.capture.leadership import RetryingStateStore
+from tidelog.capture.state_writes import RetryingStateStore
 from tidelog.errors import LeaseLostError, StateConflictError, StateError
 from tidelog.model.schema import TableName
 from tidelog.ports import RelationNamed

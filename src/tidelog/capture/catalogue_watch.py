@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.capture.capture_scope import CaptureScope
-from tidelog.capture.log_guard import UnansweredRequests
+from tidelog.capture.source_monitor import UnansweredRequests
 from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.errors import SourceError, TidelogError, UnsupportedTableError
 from tidelog.model.patterns import matches

@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidelog.capture.log_guard import DumpBlockCause, DumpGate
+from tidelog.capture.dump_gate import DumpBlockCause, DumpGate
 from tidelog.ports import StateStore
 
 logger = logging.getLogger(__name__)

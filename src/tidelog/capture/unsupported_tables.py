@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
-from tidelog.capture.leadership import DeferredWrites
 from tidelog.capture.notifications import Notification, NotificationType, Notify
+from tidelog.capture.state_writes import DeferredWrites
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, SourceLoad, StateStore, TableShape, UnsupportedReason

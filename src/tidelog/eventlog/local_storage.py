@@ -1,30 +1,22 @@
-"""Stores the event log in a directory, and opens the storage at a place, also an object store.
-
-Options that may be secret (keys, tokens) are passed to other processes in the environment, under a
-name that Spark treats as a secret's, and so appear in no plan, log line or checkpoint.
-"""
+"""Stores the event log in a directory."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import secrets
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import pyarrow as pa
 
 from tidelog.errors import EventLogError, StorageError, UsageError
-from tidelog.eventlog.storage_port import Guard, Storage, Tag
-from tidelog.model.option_values import is_url
+from tidelog.eventlog.storage_port import Guard, Tag
 from tidelog.system import failpoints
-from tidelog.system.extras import check_installed
 from tidelog.system.private_files import create_directory, create_file, fsync_directory
 
 PROBE_PREFIX = ".tmp-probe-"
@@ -352,60 +344,3 @@ def _storage_error(verb: str, path: Path, error: OSError) -> StorageError:
         f"cannot {verb} {path}: {error.strerror or error}. "
         "Check free space, permissions and the file system (it must have hard links)."
     )
-
-
-# The storage at a place: a directory, or a URL of an object store.
-
-OPTIONS_VARIABLE: Final = "TIDELOG_LOG_STORAGE_SECRETS"
-_providing = threading.Lock()
-
-
-def storage_at(place: str | Path) -> Storage:
-    """The storage at a directory or a URL such as ``s3://bucket/prefix``.
-
-    Raises:
-        MissingExtraError: if a URL needs the extra ``object-store``.
-        UsageError: if an option or the URL is wrong.
-    """
-    if not is_url(place):
-        return LocalStorage(place)
-    # Checked first: of two threads that import a failing module, one may see half of it.
-    check_installed("obstore")
-    from tidelog.eventlog.object_storage import ObjectStorage
-
-    url = str(place).rstrip("/")
-    return ObjectStorage(url, options_of(url))
-
-
-def provide_options(place: str | Path, options: Mapping[str, str]) -> None:
-    """Set options of the object store at ``place`` and below, for this process and those that it
-    starts from now on.
-
-    Options that are not given here come from the store's own environment variables, such as
-    ``AWS_*``.
-    """
-    if not options:
-        return
-    with _providing:
-        known = _all_options()
-        known[_place_key(place)] = dict(options)
-        os.environ[OPTIONS_VARIABLE] = json.dumps(known)
-
-
-def options_of(url: str) -> dict[str, str]:
-    """The options that `provide_options` got for the place, or for the nearest one above it."""
-    options = _all_options()
-    url = _place_key(url)
-    above = [place for place in options if f"{url}/".startswith(f"{place}/")]
-    return options[max(above, key=len)] if above else {}
-
-
-def _place_key(place: str | Path) -> str:
-    """The place's key; ``s3a``, as Hadoop calls it, is ``s3``."""
-    text = str(place).rstrip("/")
-    return "s3" + text.removeprefix("s3a") if text.startswith("s3a://") else text
-
-
-def _all_options() -> dict[str, dict[str, str]]:
-    options: dict[str, dict[str, str]] = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
-    return options

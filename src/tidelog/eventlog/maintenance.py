@@ -26,7 +26,6 @@ import pyarrow as pa
 from tidelog.errors import EventLogError, StorageError
 from tidelog.eventlog.chain import Chain, ChainReader
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import ChainState, Merging, load_log, store_chain_state
 from tidelog.eventlog.segments import (
     SegmentFile,
@@ -36,6 +35,7 @@ from tidelog.eventlog.segments import (
     is_segment_name,
     payload_bytes,
 )
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.storage_port import Guard, Storage
 from tidelog.system import failpoints
 

@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from tidelog.errors import EventLogError, OffsetAheadError, OffsetGoneError
 from tidelog.eventlog.chain import Chain, ChainReader
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import LOG_FILE, load_log
 from tidelog.eventlog.log_poller import LogPoller
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import RECORD_SCHEMA, SegmentFile, SegmentMeta, select_records
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.storage_port import Storage
 from tidelog.model.records import (
     ChunkMeta,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import from_checksummed_json, new_numbers, to_checksummed_json
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.storage_port import Storage
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.system.version import check_format

@@ -22,7 +22,6 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.eventlog.chain import ChainReader
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import CHAIN_FILE, check_source, create_log, load_log
 from tidelog.eventlog.log_poller import HostNotes
 from tidelog.eventlog.reader import first_offset_after
@@ -36,6 +35,7 @@ from tidelog.eventlog.segments import (
     segment_name,
     to_record_batches,
 )
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.storage_port import Guard, Storage
 from tidelog.model.records import ChunkMeta, LogBatch, RecordKind, Resume
 from tidelog.ports import SchemaRegistry, SourceId

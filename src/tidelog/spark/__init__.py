@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tidelog.eventlog.local_storage import provide_options
+    from tidelog.eventlog.storage import provide_options
     from tidelog.spark.datasource.source import lag_of, register
     from tidelog.spark.folding import as_of
     from tidelog.spark.session import DELTA_CONF, spark_session

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from pyspark.util import PythonEvalType
 
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.model.schema import backticked
 from tidelog.spark.sessions.connect import is_remote
 

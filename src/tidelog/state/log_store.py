@@ -20,7 +20,7 @@ from tidelog.errors import (
     StateError,
     StorageError,
 )
-from tidelog.eventlog.local_storage import options_of
+from tidelog.eventlog.storage import options_of
 from tidelog.model.option_values import is_url
 from tidelog.state.documents import Documents, LeaseElection, NoAnswerError
 from tidelog.state.lease_polling import POLL_SHARE

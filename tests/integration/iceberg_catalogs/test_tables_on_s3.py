@@ -12,7 +12,7 @@ from tests.support.iceberg_rest import RestCatalogServer
 from tests.support.s3 import S3Server
 
 from tidelog.errors import AccessRefusedError, StorageError
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.eventlog.storage import OPTIONS_VARIABLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

@@ -18,7 +18,7 @@ from tests.support.s3 import S3Server
 
 from tidelog.app.base.outputs import destinations
 from tidelog.config import load_config
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.eventlog.storage import OPTIONS_VARIABLE
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

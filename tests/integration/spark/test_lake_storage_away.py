@@ -15,7 +15,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pipeline_process import Delivering
 from tests.support.s3 import S3Server
 
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.eventlog.storage import OPTIONS_VARIABLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 Start = Callable[..., Delivering]

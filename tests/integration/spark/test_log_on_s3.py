@@ -15,7 +15,7 @@ from tests.support.s3 import S3Server
 
 from tidelog.app.pipeline.run import pipeline
 from tidelog.app.sources.preflight import check
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.spark.datasource.source import register
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

@@ -19,7 +19,7 @@ from tidelog import app
 from tidelog.config import load_config
 from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog.consumers import Destination
-from tidelog.eventlog.local_storage import storage_at
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.spark.pipeline import LoopOptions, run_pipeline
 

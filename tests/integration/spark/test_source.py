@@ -17,8 +17,8 @@ from pyspark.errors import PySparkException
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
 from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.spark.datasource.source import tidelog_reader
 from tidelog.spark.sessions.errors import find_error
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED

@@ -25,8 +25,8 @@ from tidelog.app.async_engine.log_task import LogTask, StoredOffset
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
 from tidelog.errors import EventLogError, OffsetAheadError, OffsetGoneError, StorageError
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 
 

@@ -25,9 +25,9 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.local_storage import provide_options, storage_at
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage import provide_options, storage_at
 from tidelog.model.option_values import is_url
 from tidelog.ports import StateStore
 from tidelog.state.opening import state_path

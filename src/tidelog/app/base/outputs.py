@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidelog.app.base.elections import pipeline_lease_name
 from tidelog.app.base.log_location import event_log_path
-from tidelog.capture.leadership import LeasedState
+from tidelog.capture.state_writes import LeasedState
 from tidelog.config import Config
 from tidelog.errors import ConfigError, UsageError
 from tidelog.eventlog.consumers import Consumers, Destination
-from tidelog.eventlog.local_storage import provide_options, storage_at
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage import provide_options, storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.kinds.sections import RemoteUrl
 from tidelog.model.option_values import is_object_store

@@ -40,18 +40,12 @@ from tidelog.app.web.http_server import Service, open_services
 from tidelog.capture.activity import ACTIVITY_KEY, Activity, CountingAppender
 from tidelog.capture.capture_scope import RELATIONS_KEY, RENAMED_KEY, SCOPE_KEY, CaptureScope
 from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
+from tidelog.capture.dump_gate import DumpGate
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.refetch_queue import REFETCH_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
-from tidelog.capture.leadership import (
-    Leader,
-    LeasedState,
-    LeaseKeeper,
-    RetryingStateStore,
-    end_later,
-    lead,
-)
-from tidelog.capture.log_guard import GIVEN_UP_KEY, DumpGate, LogGuard, WhenLogInDanger
+from tidelog.capture.leadership import Leader, LeaseKeeper, end_later, lead
+from tidelog.capture.log_guard import GIVEN_UP_KEY, LogGuard, WhenLogInDanger
 from tidelog.capture.notifications import Notify
 from tidelog.capture.pauses import LOG_KEY, ReadingPause
 from tidelog.capture.session.loop import CaptureLoop, CaptureOptions
@@ -71,6 +65,7 @@ from tidelog.capture.session.start import (
     StatusStore,
     check_lost,
 )
+from tidelog.capture.state_writes import LeasedState, RetryingStateStore
 from tidelog.capture.unsupported_tables import REFUSED_KEY, CheckingCatalogue, UnsupportedTables
 from tidelog.capture.windows import Windows
 from tidelog.config import AnyConfig, Config, as_config

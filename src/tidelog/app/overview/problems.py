@@ -9,14 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tidelog.app.overview.table_problems import problem, table_problems
+from tidelog.capture.dump_gate import DumpBlockCause
 from tidelog.capture.dumps.state import FINISHED_TABLES, NO_KEY, UNFINISHED_DUMPS, DumpStatus
-from tidelog.capture.log_guard import (
-    NEARLY_FULL,
-    DangerKind,
-    DumpBlockCause,
-    RetainedLog,
-    danger_of,
-)
+from tidelog.capture.log_guard import NEARLY_FULL, DangerKind, RetainedLog, danger_of
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.model.patterns import dump_command
 from tidelog.model.schema import TableName

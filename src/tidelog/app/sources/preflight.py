@@ -23,8 +23,8 @@ from tidelog.app.base.table_patterns import SOURCE_TABLES, unmatched_exclusions,
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config
 from tidelog.errors import ConfigError, OutputError, StorageError, TidelogError, UsageError
-from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import LOG_FILE
+from tidelog.eventlog.storage import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import EXCLUDE, matches, unmatched_column_text, unmatched_text

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from tidelog.capture.dump_gate import DumpGate
 from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, ChunkTask
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading, KeyPlanner
@@ -26,7 +27,6 @@ from tidelog.capture.dumps.store import DumpStore, LogView
 from tidelog.capture.dumps.table_dump import SMALL_TABLE_ROWS, DumpParts, DumpTables
 from tidelog.capture.dumps.thread_messages import DecisionQueue, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
-from tidelog.capture.log_guard import DumpGate
 from tidelog.capture.notifications import Notify
 from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.capture.windows import ChangedKeysToRead, ClosedWindow, VoidedWindow

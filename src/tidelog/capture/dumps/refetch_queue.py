@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tidelog.capture.dumps.state import Key
-from tidelog.capture.leadership import DeferredWrites
+from tidelog.capture.state_writes import DeferredWrites
 from tidelog.model.schema import TableSchema
 from tidelog.ports import KeyExtractor, StateStore
 

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from tidelog.capture.dump_gate import DumpGate
 from tidelog.capture.dumps.chunk_planner import RowWidths
 from tidelog.capture.dumps.chunk_results import LOSSES_A_FAILURE
 from tidelog.capture.dumps.state import (
@@ -47,7 +48,6 @@ from tidelog.capture.dumps.state import (
 )
 from tidelog.capture.dumps.table_dump import DumpParts, DumpTables, is_unavailable
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.log_guard import DumpGate
 from tidelog.capture.pauses import BlockingDumpPause
 from tidelog.capture.writer_thread import ChunkItem, item_bytes
 from tidelog.errors import (

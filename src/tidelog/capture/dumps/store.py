@@ -24,8 +24,8 @@ from tidelog.capture.dumps.state import (
     asks_for_all,
     whole_table,
 )
-from tidelog.capture.leadership import DeferredWrites
-from tidelog.capture.log_guard import UnansweredRequests
+from tidelog.capture.source_monitor import UnansweredRequests
+from tidelog.capture.state_writes import DeferredWrites
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import DumpMode, DumpOptions
 from tidelog.model.records import ChunkMeta

@@ -20,11 +20,13 @@ from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import LogView
-from tidelog.capture.leadership import Leader, RetryingStateStore
-from tidelog.capture.log_guard import LogGuard, SourceMonitor, note_given_up
+from tidelog.capture.leadership import Leader
+from tidelog.capture.log_guard import LogGuard, note_given_up
 from tidelog.capture.pauses import ReadingPause
 from tidelog.capture.session.loop import CaptureLoop
 from tidelog.capture.session.start import StartDumps, StartPlan, StatusStore, bind, note_lost_end
+from tidelog.capture.source_monitor import SourceMonitor
+from tidelog.capture.state_writes import RetryingStateStore
 from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.errors import (
     ConnectionLostError,

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from tidelog.errors import LeaseLostError
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.local_storage import storage_at
+from tidelog.eventlog.storage import storage_at
 from tidelog.ports import Lease
 from tidelog.system.processes import boot_clock, has_ended, is_here, this_process
 

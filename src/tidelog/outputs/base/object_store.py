@@ -11,8 +11,8 @@ import obstore
 import pyarrow as pa
 
 from tidelog.errors import ConfigError, StorageError
-from tidelog.eventlog.local_storage import options_of
 from tidelog.eventlog.object_storage import ObjectStorage
+from tidelog.eventlog.storage import options_of
 from tidelog.outputs.base.file_store import StoredFile
 
 _PART_BYTES = 8 << 20
@@ -25,7 +25,7 @@ class ObjectFileStore:
 
     Args:
         path: URL of the prefix. The store's options are those given to
-            `tidelog.eventlog.local_storage.provide_options`, or the environment's.
+            `tidelog.eventlog.storage.provide_options`, or the environment's.
     """
 
     def __init__(self, path: str) -> None:

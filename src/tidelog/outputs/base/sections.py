@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVa
 from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
 
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.eventlog.local_storage import provide_options
+from tidelog.eventlog.storage import provide_options
 from tidelog.kinds.adapters import FORMATTERS
 from tidelog.kinds.sections import (
     EXCLUDED_TABLES,

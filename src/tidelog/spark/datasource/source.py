@@ -37,8 +37,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError, TidelogError
-from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
 from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.spark.datasource import options as positions
 from tidelog.spark.datasource import partitions, segment_rows

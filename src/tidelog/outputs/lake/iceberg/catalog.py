@@ -19,7 +19,7 @@ from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from tidelog.errors import AccessRefusedError, TableLeftOutError, UsageError
-from tidelog.eventlog.local_storage import provide_options
+from tidelog.eventlog.storage import provide_options
 from tidelog.model.option_values import is_jdbc_catalog, is_object_store
 from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
 from tidelog.outputs.lake.iceberg.state import (

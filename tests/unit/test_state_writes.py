@@ -11,7 +11,7 @@ import pytest
 from tests.support.held_locks import asked_under_locks
 
 from tidelog.capture.dumps.thread_messages import DecisionQueue
-from tidelog.capture.leadership import DeferredWrites, RetryingStateStore
+from tidelog.capture.state_writes import DeferredWrites, RetryingStateStore
 from tidelog.errors import StateError
 from tidelog.state.sqlite import SqliteState
 

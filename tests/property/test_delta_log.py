@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError
-from tidelog.outputs.lake.delta_log.actions import (
-    DataFile,
-    DeletionVector,
-    add,
-    remove,
-    transaction,
-)
+from tidelog.outputs.lake.data_files.data_file import DataFile, DeletionVector
+from tidelog.outputs.lake.delta_log.actions import add, remove, transaction
 from tidelog.outputs.lake.delta_log.commits import write_checkpoint
 from tidelog.outputs.lake.delta_log.table_state import LogListing, TableState
 

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
-from tidelog.outputs.lake.delta_log.actions import DataFile
 
 TYPES: dict[str, pa.DataType] = {
     "byte": pa.int8(),

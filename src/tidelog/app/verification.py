@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidelog.outputs.database.output import DatabaseOutput
-    from tidelog.outputs.lake.delta.reading import Bounds
+    from tidelog.outputs.lake.settling.reading import Bounds
     from tidelog.outputs.lake.settling_output import SettlingOutput
     from tidelog.verify.model import Copy, Key, Range, SourceRanges
     from tidelog.verify.range_sums import RowSource
@@ -130,7 +130,7 @@ class _LakeCopies:
         return cast("SettlingOutput[Any]", self._output)
 
     def _bounds(self, part: Range) -> Bounds:
-        from tidelog.outputs.lake.delta.reading import bounds_of
+        from tidelog.outputs.lake.settling.reading import bounds_of
 
         return bounds_of(*part)
 

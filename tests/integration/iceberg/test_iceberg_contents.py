@@ -25,9 +25,9 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import settled_table
-from tidelog.outputs.lake.delta.tasks import CopyFiles
 from tidelog.outputs.lake.iceberg.output import IcebergOutput
 from tidelog.outputs.lake.settling.rows import is_closed, is_open
+from tidelog.outputs.lake.settling.tasks import CopyFiles
 from tidelog.spark.datasource.segment_rows import batch_of
 
 pytestmark = pytest.mark.spark

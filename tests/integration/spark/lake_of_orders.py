@@ -10,7 +10,7 @@ from tests.integration.spark.conftest import Lake
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
-from tidelog.outputs.lake.delta.tasks import rewrite_files
+from tidelog.outputs.lake.settling.tasks import rewrite_files
 from tidelog.ports import StateStore
 from tidelog.spark.datasource.segment_rows import batch_of
 

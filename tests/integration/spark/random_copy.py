@@ -16,7 +16,7 @@ from tests.support.delta_readers import by_delta_rs, by_duckdb
 from tidelog.errors import TidelogError
 from tidelog.outputs.lake.data_files.layout import source_name
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
-from tidelog.outputs.lake.delta.tasks import RewriteWork, rewrite_files
+from tidelog.outputs.lake.settling.tasks import RewriteWork, rewrite_files
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.system import failpoints
 

@@ -22,7 +22,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake import settling_output as output_module
 from tidelog.outputs.lake.delta.table import path_of
-from tidelog.outputs.lake.delta.tasks import RewriteWork, rewrite_files
+from tidelog.outputs.lake.settling.tasks import RewriteWork, rewrite_files
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 

@@ -217,7 +217,7 @@ def test_files_that_can_not_be_put_together_stop_nothing(
     def fails(_: Any) -> list[Any]:
         raise OSError("no room")
 
-    monkeypatch.setattr("tidelog.outputs.lake.delta.tasks.rewrite_or_error", fails)
+    monkeypatch.setattr("tidelog.outputs.lake.settling.tasks.rewrite_or_error", fails)
     table = orders(built)
     run(lake)
     built.insert(table, "9", "n9", "1")

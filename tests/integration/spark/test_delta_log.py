@@ -26,12 +26,13 @@ from pyspark.sql.types import (
 from tests.support.delta_readers import by_delta_rs, by_duckdb, by_spark, rows_of
 
 from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.data_file import DataFile
+from tidelog.outputs.lake.data_files.deletion_vectors import DeletionVectorWriter, read_rows
 from tidelog.outputs.lake.data_files.layout import delta_layout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta_log.actions import DataFile, add, remove, transaction
+from tidelog.outputs.lake.delta_log.actions import add, remove, transaction
 from tidelog.outputs.lake.delta_log.commits import CommitWriter, write_checkpoint
 from tidelog.outputs.lake.delta_log.definition import TableDefinition, new_table
-from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter, read_rows
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
 

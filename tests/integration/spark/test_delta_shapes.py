@@ -17,7 +17,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import settling_output as delta_module
-from tidelog.outputs.lake.delta import tasks
+from tidelog.outputs.lake.settling import tasks
 
 pytestmark = pytest.mark.spark
 

@@ -24,8 +24,8 @@ from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.lake.delta.options import DeltaLayout
-from tidelog.outputs.lake.delta.reading import FileRows, file_rows
 from tidelog.outputs.lake.delta.table import DeltaTable
+from tidelog.outputs.lake.settling.reading import FileRows, file_rows
 from tidelog.ports import ChunkRequest, Digest, SourceId
 from tidelog.sources.mysql.chunks import digests as mysql_digests
 from tidelog.sources.mysql.connect import connect as mysql_connect

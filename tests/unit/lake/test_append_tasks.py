@@ -16,7 +16,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable
-from tidelog.outputs.lake.delta.tasks import (
+from tidelog.outputs.lake.settling.tasks import (
     AppendWork,
     RangeOfTable,
     RewriteWork,

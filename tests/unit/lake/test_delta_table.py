@@ -13,9 +13,9 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError
 from tidelog.model.schema import TableSchema
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.outputs.lake.table import MARKED_PROPERTY
 from tidelog.ports import TargetTable

@@ -13,14 +13,14 @@ import pytest
 
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files import parquet_files
+from tidelog.outputs.lake.data_files.deletion_vectors import DeletionVectorWriter
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta import reading
-from tidelog.outputs.lake.delta.reading import file_rows
-from tidelog.outputs.lake.delta.tasks import CopyFiles
-from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
+from tidelog.outputs.lake.settling import reading
+from tidelog.outputs.lake.settling.reading import file_rows
 from tidelog.outputs.lake.settling.settle import SettleOptions
+from tidelog.outputs.lake.settling.tasks import CopyFiles
 from tidelog.ports import Digest
 from tidelog.verify.range_sums import PartitionSums, RangeSums, SumPlan
 

@@ -16,9 +16,14 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.data_files.layout import SOURCE_NAME
 from tidelog.outputs.lake.delta.options import DeltaOptions
-from tidelog.outputs.lake.delta.reading import file_rows
 from tidelog.outputs.lake.delta.table import DeltaTable
-from tidelog.outputs.lake.delta.tasks import RangeOfTable, SettleWork, rewrite_files, write_tables
+from tidelog.outputs.lake.settling.reading import file_rows
+from tidelog.outputs.lake.settling.tasks import (
+    RangeOfTable,
+    SettleWork,
+    rewrite_files,
+    write_tables,
+)
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import target_table
 

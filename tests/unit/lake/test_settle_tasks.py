@@ -15,9 +15,9 @@ from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.look_up import shared_cache
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta import tasks
-from tidelog.outputs.lake.delta.tasks import CopyFiles, RewriteWork, SettlePartition, SettleWork
+from tidelog.outputs.lake.settling import tasks
 from tidelog.outputs.lake.settling.settle import SettleOptions
+from tidelog.outputs.lake.settling.tasks import CopyFiles, RewriteWork, SettlePartition, SettleWork
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 LAYOUT = FileLayout(

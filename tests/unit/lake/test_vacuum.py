@@ -20,13 +20,14 @@ from tests.unit.lake.delta_log.tables import METADATA, PROTOCOL, Table
 
 from tidelog.errors import OutputError
 from tidelog.outputs.base.file_store import StoredFile
+from tidelog.outputs.lake.data_files.data_file import DataFile, DeletionVector
+from tidelog.outputs.lake.data_files.deletion_vectors import encode
 from tidelog.outputs.lake.delta import vacuum
 from tidelog.outputs.lake.delta.options import DeltaLayout
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.delta.vacuum import KNOWN_SINCE_PROPERTY, Vacuum, VacuumTimes
-from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector, add, remove
+from tidelog.outputs.lake.delta_log.actions import add, remove
 from tidelog.outputs.lake.delta_log.commits import write_checkpoint
-from tidelog.outputs.lake.delta_log.deletion_vectors import encode
 from tidelog.outputs.lake.delta_log.table_state import REMOVED_FILES
 from tidelog.ports import StateStore
 from tidelog.state.sqlite import SqliteState

@@ -16,14 +16,14 @@ from typing import Any
 from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError
 from tidelog.model.patterns import exclusion
 from tidelog.outputs.lake.contents import LakeLayout, source_columns_of
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import can_be_key
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import is_full
-from tidelog.outputs.lake.delta.tasks import CopyFiles, RewriteWork
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.rows import VersionBounds, is_closed, newest_version
 from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges
+from tidelog.outputs.lake.settling.tasks import CopyFiles, RewriteWork
 from tidelog.outputs.lake.table import LakeTable
 from tidelog.ports import TargetTable
 

@@ -31,9 +31,20 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, backticked
 from tidelog.outputs.base.ranges import delivered_schema, removals_of
-from tidelog.outputs.lake.delta import tasks as settle_tasks
-from tidelog.outputs.lake.delta.reading import Bounds, FileRows, file_rows, frame_of
-from tidelog.outputs.lake.delta.tasks import (
+from tidelog.outputs.lake.output import (
+    CopyWrite,
+    LakeOptions,
+    LakeOutput,
+    TableWork,
+    left_out_error,
+    reason_of,
+)
+from tidelog.outputs.lake.settled_table import COMMIT_TRIES, SettledTable
+from tidelog.outputs.lake.settling import tasks as settle_tasks
+from tidelog.outputs.lake.settling.history import Removals
+from tidelog.outputs.lake.settling.reading import Bounds, FileRows, file_rows, frame_of
+from tidelog.outputs.lake.settling.settle import FileChanges, SettledChanges
+from tidelog.outputs.lake.settling.tasks import (
     AppendWork,
     HistoryPartition,
     HistoryWork,
@@ -45,17 +56,6 @@ from tidelog.outputs.lake.delta.tasks import (
     SettleWork,
     TableWrite,
 )
-from tidelog.outputs.lake.output import (
-    CopyWrite,
-    LakeOptions,
-    LakeOutput,
-    TableWork,
-    left_out_error,
-    reason_of,
-)
-from tidelog.outputs.lake.settled_table import COMMIT_TRIES, SettledTable
-from tidelog.outputs.lake.settling.history import Removals
-from tidelog.outputs.lake.settling.settle import FileChanges, SettledChanges
 from tidelog.outputs.lake.table import KEYLESS_PROPERTY
 from tidelog.ports import StateStore, TargetTable
 from tidelog.spark import folding, transforms

@@ -11,8 +11,8 @@ import pytest
 from tests.support.lake_files import column_of, plain_layout
 
 from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 YEAR_1_US, YEAR_9999_US = -62_135_596_800_000_000, 253_402_300_799_999_999

@@ -13,11 +13,11 @@ from tests.support.s3 import S3Server
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.deletion_vectors import DeletionVectorWriter, read_rows
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter, read_rows
 
 pytestmark = pytest.mark.integration
 

@@ -24,13 +24,13 @@ from tests.support.lake_files import (
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files import keys
 from tidelog.outputs.lake.data_files import look_up as key_index
+from tidelog.outputs.lake.data_files.data_file import DataFile
+from tidelog.outputs.lake.data_files.deletion_vectors import DeletionVectorWriter
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder, files_to_search
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 
 ANY_TYPE = st.sampled_from(list(TYPES.values()))
 NO_BINARY = st.sampled_from([kind for kind in TYPES.values() if kind != pa.binary()])

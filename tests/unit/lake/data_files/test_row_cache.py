@@ -16,9 +16,9 @@ import pytest
 from tests.support.lake_files import plain_layout
 
 from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.disk_cache import DiskCache, RowCache
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.delta_log.actions import DataFile
 
 LAYOUT = plain_layout({"k": pa.int64(), "t": pa.string()}, key=["k"])
 ROWS = pa.table({"k": list(range(10)), "t": [f"v{k}" for k in range(9)] + [None]}, LAYOUT.schema)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.outputs.base.stores import FileStore, open_file_store
-from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol, add
+from tidelog.outputs.lake.data_files.data_file import DataFile
+from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol, add
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.table_state import TableState
 

@@ -14,9 +14,10 @@ import pytest
 from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import OutputRefusedError
+from tidelog.outputs.lake.data_files.data_file import DeletionVector
 from tidelog.outputs.lake.delta.vacuum import TableFiles
 from tidelog.outputs.lake.delta_log import commits
-from tidelog.outputs.lake.delta_log.actions import DeletionVector, add, remove, transaction
+from tidelog.outputs.lake.delta_log.actions import add, remove, transaction
 from tidelog.outputs.lake.delta_log.commits import is_checkpoint_due, write_checkpoint
 from tidelog.outputs.lake.delta_log.table_state import TableState, duration_ms, stats_text
 

@@ -12,8 +12,8 @@ from pyroaring import BitMap64
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.stores import open_file_store
-from tidelog.outputs.lake.delta_log.actions import DeletionVector
-from tidelog.outputs.lake.delta_log.deletion_vectors import (
+from tidelog.outputs.lake.data_files.data_file import DeletionVector
+from tidelog.outputs.lake.data_files.deletion_vectors import (
     DeletionVectorWriter,
     decode,
     encode,

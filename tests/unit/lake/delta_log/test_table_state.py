@@ -8,7 +8,8 @@ import pytest
 from tests.unit.lake.delta_log.tables import METADATA, PROTOCOL, Table, file, seen
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.lake.delta_log.actions import DeletionVector, add, cdc, remove, transaction
+from tidelog.outputs.lake.data_files.data_file import DeletionVector
+from tidelog.outputs.lake.delta_log.actions import add, cdc, remove, transaction
 from tidelog.outputs.lake.delta_log.commits import write_checkpoint
 
 

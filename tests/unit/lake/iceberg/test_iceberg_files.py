@@ -15,10 +15,10 @@ import pytest
 
 from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter, file_statistics
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.iceberg.files import (
     SPEC,
     DeleteFile,

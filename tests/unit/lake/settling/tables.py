@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests.support.merge_model import Change, MergeModel, Row
 
 from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.data_file import DataFile
+from tidelog.outputs.lake.data_files.deletion_vectors import DeletionVectorWriter
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 from tidelog.outputs.lake.settling.changes import FoldedChanges
 from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION

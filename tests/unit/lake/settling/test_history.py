@@ -17,10 +17,10 @@ import pytest
 from tests.unit.lake.settling.tables import LAYOUT, Files, by_text
 
 from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.history import Removals
 from tidelog.outputs.lake.settling.rows import is_closed, newest_version
 from tidelog.outputs.lake.settling.settle import (

@@ -25,8 +25,8 @@ from tests.unit.lake.settling.tables import (
 )
 
 from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import FoldedChanges
 from tidelog.outputs.lake.settling.settle import (
     ChangeFile,

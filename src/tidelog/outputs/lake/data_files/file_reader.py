@@ -25,6 +25,8 @@ from tidelog.model.option_values import is_object_store
 from tidelog.model.records import Int64s
 from tidelog.outputs.base.file_store import file_errors
 from tidelog.outputs.base.stores import FileStore, open_file_store
+from tidelog.outputs.lake.data_files.data_file import DataFile
+from tidelog.outputs.lake.data_files.deletion_vectors import DeletionVectorWriter, read_rows
 from tidelog.outputs.lake.data_files.disk_cache import CachedRows, RowCache
 from tidelog.outputs.lake.data_files.layout import (
     FileColumn,
@@ -33,8 +35,6 @@ from tidelog.outputs.lake.data_files.layout import (
     MarksWriter,
     TableFormat,
 )
-from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter, read_rows
 
 # Values in a table's types, and in those of its files.
 

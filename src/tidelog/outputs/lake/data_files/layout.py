@@ -22,7 +22,7 @@ from pyspark.sql.types import StructField, StructType
 from tidelog.errors import TableLeftOutError
 from tidelog.model.records import Int64s
 from tidelog.outputs.base.stores import FileStore
-from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.data_files.data_file import DataFile
 
 # Names of columns.
 

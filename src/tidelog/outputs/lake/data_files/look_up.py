@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidelog.model.records import Bools
 from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.disk_cache import CACHE_BYTES, DiskCache, RowCache, columns_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import (
@@ -30,7 +31,6 @@ from tidelog.outputs.lake.data_files.keys import (
     places_of,
 )
 from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileColumn, FileLayout
-from tidelog.outputs.lake.delta_log.actions import DataFile
 
 # The index of one file's keys.
 

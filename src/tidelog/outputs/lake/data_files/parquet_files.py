@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.file_store import file_errors
 from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import encoded_path, format_of, to_file
 from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, index_keys
-from tidelog.outputs.lake.delta_log.actions import DataFile
 
 _MOST_CHARACTERS = 32  # Delta's default (stringPrefixLength)
 _LAST_CHARACTER = "\U0010ffff"

@@ -19,9 +19,9 @@ from tidelog.outputs.base.progress import LeftOutTableStore
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.registration import Catalog, Registration, entry_of
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
-from tidelog.outputs.lake.delta.tasks import RewriteWork
 from tidelog.outputs.lake.delta.vacuum import Vacuum, VacuumTimes
 from tidelog.outputs.lake.settling.settle import FileChanges
+from tidelog.outputs.lake.settling.tasks import RewriteWork
 from tidelog.outputs.lake.settling_output import SettlingOutput
 from tidelog.outputs.lake.table import HOLDS_PROPERTY, application_of
 from tidelog.ports import LogExtent, StateStore

@@ -31,6 +31,7 @@ from tidelog.outputs.lake.contents import (
     fields_of,
     source_columns_of,
 )
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.layout import (
     delta_layout,
     needs_mapping,
@@ -40,16 +41,16 @@ from tidelog.outputs.lake.data_files.layout import (
     with_source_names,
 )
 from tidelog.outputs.lake.delta.options import DeltaLayout, new_definition
-from tidelog.outputs.lake.delta.tasks import CopyFiles
 from tidelog.outputs.lake.delta_log import actions as log_actions
 from tidelog.outputs.lake.delta_log import commits, table_state
-from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
+from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
 from tidelog.outputs.lake.settled_table import COMMIT_TRIES, Rewrite, SettledTable
 from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, SettleOptions
+from tidelog.outputs.lake.settling.tasks import CopyFiles
 from tidelog.outputs.lake.table import DROPPED_PROPERTY, RestoredCopy, parts_of
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints

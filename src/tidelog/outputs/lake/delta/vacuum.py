@@ -30,11 +30,12 @@ from tidelog.errors import (
     message_without_values,
 )
 from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.data_file import DataFile
+from tidelog.outputs.lake.data_files.deletion_vectors import location_in
 from tidelog.outputs.lake.data_files.file_reader import folder_text
 from tidelog.outputs.lake.delta.table import DeltaTable
-from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata
+from tidelog.outputs.lake.delta_log.actions import TableMetadata
 from tidelog.outputs.lake.delta_log.commits import tombstones
-from tidelog.outputs.lake.delta_log.deletion_vectors import location_in
 from tidelog.outputs.lake.delta_log.table_state import (
     REMOVED_FILES,
     CheckpointFiles,

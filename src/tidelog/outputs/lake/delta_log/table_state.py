@@ -26,12 +26,8 @@ import pyarrow.parquet as pq
 
 from tidelog.errors import TableLeftOutError, TidelogError
 from tidelog.outputs.base.stores import FileStore
-from tidelog.outputs.lake.delta_log.actions import (
-    DataFile,
-    DeletionVector,
-    TableMetadata,
-    TableProtocol,
-)
+from tidelog.outputs.lake.data_files.data_file import DataFile, DeletionVector
+from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.features import features_of
 
 # Files in ``_delta_log``.

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import TableLeftOutError
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.layout import FileColumn
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.iceberg.partitioning import unscaled_bytes
 
 SPEC: Final = "spec"

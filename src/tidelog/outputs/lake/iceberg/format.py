@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from tidelog.model.records import Int64s
 from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.data_file import DataFile
+from tidelog.outputs.lake.data_files.deletion_vectors import frame_of, read_frame, rows_of_frame
 from tidelog.outputs.lake.data_files.file_reader import locate_file, open_parquet
 from tidelog.outputs.lake.data_files.layout import FileLayout, MarkedFiles, MarksWriter
-from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.delta_log.deletion_vectors import frame_of, read_frame, rows_of_frame
 from tidelog.outputs.lake.iceberg.files import (
     DeleteFile,
     IcebergFile,

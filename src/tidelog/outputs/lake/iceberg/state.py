@@ -21,8 +21,8 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from tidelog.errors import AccessRefusedError, OutputError, TableLeftOutError, UsageError
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.layout import FileColumn
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.iceberg.files import (
     SPEC,
     DeleteFile,

@@ -56,6 +56,7 @@ from tidelog.outputs.lake.contents import (
     columns_of,
     fields_of,
 )
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.layout import (
     VALID_FROM,
     VALID_TO,
@@ -64,8 +65,6 @@ from tidelog.outputs.lake.data_files.layout import (
     FileLayout,
 )
 from tidelog.outputs.lake.data_files.parquet_files import has_bounds
-from tidelog.outputs.lake.delta.tasks import CopyFiles
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
 from tidelog.outputs.lake.iceberg.format import IcebergFormat, PartitionField
 from tidelog.outputs.lake.iceberg.partitioning import Partition
@@ -78,6 +77,7 @@ from tidelog.outputs.lake.iceberg.state import (
 )
 from tidelog.outputs.lake.settled_table import Rewrite, SettledTable
 from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, SettleOptions
+from tidelog.outputs.lake.settling.tasks import CopyFiles
 from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,

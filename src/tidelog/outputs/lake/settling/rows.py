@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.model.records import Bools, Int64s
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
 from tidelog.outputs.lake.data_files.look_up import FoundRows
 from tidelog.outputs.lake.data_files.parquet_files import FULL_BYTES, ParquetFileWriter
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import (
     NO_VERSION,
     ChangedRows,

@@ -16,13 +16,13 @@ from pyroaring import BitMap
 
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.base.stores import FileStore, open_file_store
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.disk_cache import CACHE_BYTES, RowCache
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader, format_of
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import (
     NO_VERSION,
     ChangedRows,

@@ -16,6 +16,7 @@ from pyroaring import BitMap
 
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import KeyQuery, canonical
 from tidelog.outputs.lake.data_files.layout import (
@@ -28,7 +29,6 @@ from tidelog.outputs.lake.data_files.layout import (
 )
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import (
     NO_VERSION,
     ChangedRows,

@@ -1,4 +1,4 @@
-"""Tasks of a Delta output on executors: they read a range and settle it with a table.
+"""Tasks of a lake output on executors: they read a range and settle it with a table.
 
 Others rewrite a table's files. A task writes data files, which are invisible until the driver
 commits them.
@@ -21,10 +21,10 @@ from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.base.tasks import without_values
 from tidelog.outputs.lake.contents import COMPLETE_DUMP
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, shared_cache
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import FoldedChanges
 from tidelog.outputs.lake.settling.history import Removals
 from tidelog.outputs.lake.settling.rows import RowBuffer

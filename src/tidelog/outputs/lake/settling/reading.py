@@ -1,4 +1,4 @@
-"""Reads the rows of a Delta table with our own reader: in tasks, or as a DataFrame."""
+"""Reads the rows of a lake table with our own reader: in tasks, or as a DataFrame."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
 from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
-from tidelog.outputs.lake.delta.tasks import CopyFiles
-from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.rows import is_closed
+from tidelog.outputs.lake.settling.tasks import CopyFiles
 from tidelog.spark.executor_jobs import rows_on_executors
 from tidelog.spark.sessions.versions import arrow_schema
 

@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.outputs.base.stores import FileStore, open_file_store
-from tidelog.outputs.lake.delta_log.actions import DeletionVector
+from tidelog.outputs.lake.data_files.data_file import DeletionVector
 
 _MAGIC: Final = struct.pack("<i", 1681511377)
 _FILE_VERSION: Final = b"\x01"

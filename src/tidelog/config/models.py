@@ -148,6 +148,12 @@ class EngineSection(Section):
         default=ENGINE_DEFAULTS.offset_commit_interval_ms, ge=1, description="For `periodic`."
     )
 
+    @model_validator(mode="after")
+    def _check_delays(self) -> EngineSection:
+        if self.errors_retry_delay_max_ms < self.errors_retry_delay_initial_ms:
+            raise ValueError("errors_retry_delay_max_ms is below errors_retry_delay_initial_ms")
+        return self
+
 
 class EngineArguments(TypedDict, total=False):
     """The options of the section as keyword arguments of `AsyncEngine`, for type checkers."""

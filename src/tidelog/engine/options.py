@@ -1,4 +1,4 @@
-"""The options of an engine: their checks, the program's functions, and retries.
+"""The options of an engine, the program's functions, and retries.
 
 A function of the program that does not do its work when it is called is rejected: a coroutine
 function or a generator function only creates an object. None of its code has run when it returns,
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar
 
 from tidelog.errors import ConfigError, Policy, TidelogError
 
@@ -25,28 +25,11 @@ ProcessingOn = Literal["threads", "processes", "spark"]
 
 BATCH_SIZE = 8192
 """Most records of a batch, unless configured."""
-_AT_LEAST = {
-    "record_processing_threads": 1,
-    "concurrent_coroutines": 1,
-    "task_management_timeout_ms": 1,
-    "polling_shutdown_timeout_ms": 0,
-    "errors_max_retries": -1,
-    "errors_retry_delay_initial_ms": 1,
-    "errors_retry_delay_max_ms": 1,
-    "offset_commit_interval_ms": 1,
-}
-
-_ONE_OF = {
-    "record_processing_on": ProcessingOn,
-    "order": Order,
-    "errors_tolerance": Tolerance,
-    "offset_commit_policy": CommitPolicy,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Options of an engine. Raises ConfigError for invalid values.
+    """Options of an engine, as `tidelog.config.models.EngineSection` checks them.
 
     Attributes:
         record_processing_threads: size of the pool that transforms, serializes and, if events are
@@ -83,24 +66,6 @@ class EngineOptions:
     retry_on: tuple[type[Exception], ...] = ()
     offset_commit_policy: CommitPolicy = "always"
     offset_commit_interval_ms: int = 5_000
-
-    def __post_init__(self) -> None:
-        for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"engine.{name}: {value!r} is not a whole number from {least} on")
-        for name, known in _ONE_OF.items():
-            value, names = getattr(self, name), get_args(known)
-            if value not in names:
-                raise ConfigError(f"engine.{name}: {value!r} is none of {', '.join(names)}")
-        classes: tuple[object, ...] = self.retry_on
-        for each in classes:
-            if not (isinstance(each, type) and issubclass(each, Exception)):
-                raise ConfigError(f"engine.retry_on: {each!r} is no class of errors")
-        if self.errors_retry_delay_max_ms < self.errors_retry_delay_initial_ms:
-            raise ConfigError(
-                "engine.errors_retry_delay_max_ms is below errors_retry_delay_initial_ms"
-            )
 
 
 # Functions of the program.

@@ -22,7 +22,6 @@ from tests.support.engines import (
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
 from tidelog.errors import (
-    ConfigError,
     ConnectionLostError,
     ConsumerError,
     DecodeError,
@@ -245,8 +244,3 @@ def test_errors_of_classes_that_the_program_names_are_tried_again(
         until(lambda: run.error or committed(tmp_path) == built.writer.next_offset)
     assert run.error is None
     assert consumer.tries == 3
-
-
-def test_what_is_no_class_of_errors_can_not_be_tried_again(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="retry_on: 'ValueError' is no class"):
-        engine(Gates(tmp_path), consumer=print, retry_on=("ValueError",))

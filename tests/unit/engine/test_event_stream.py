@@ -206,6 +206,13 @@ def test_an_engine_without_a_consumer_is_iterated_over_and_one_with_is_not() -> 
     for given, told in [
         ({"group": 0}, "group: 0"),
         ({"group": 4, "offsets": Kept()}, "give no offsets"),
+        ({"retry_on": ("ValueError",)}, "retry_on: 'ValueError' is no class"),
+        ({"errors_max_retries": -2}, "engine.errors_max_retries: .*greater than or equal to -1"),
+        (
+            {"offset_commit_policy": "never"},
+            "offset_commit_policy: .*'always' or 'periodic'",
+        ),
+        ({"errors_retry_delay_max_ms": 1}, "errors_retry_delay_max_ms is below"),
     ]:
         with pytest.raises(ConfigError, match=told):
             AsyncEngine(config, **given)  # type: ignore[arg-type]

@@ -335,8 +335,6 @@ def test_a_processor_of_the_program_takes_over_the_whole_chain(tmp_path: Path) -
             "nothing in it to call at once",
         ),
         ({"consumer": print, "order": "key"}, "go with consume_records_async"),
-        ({"consumer": print, "errors_max_retries": -2}, "errors_max_retries"),
-        ({"consumer": print, "offset_commit_policy": "never"}, "always, periodic"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(given: dict[str, Any], told: str) -> None:

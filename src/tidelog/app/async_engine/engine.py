@@ -501,7 +501,10 @@ def _section(configured: EngineSection, given: Mapping[str, Any]) -> EngineSecti
     try:
         return EngineSection(**{**configured_options, **given})
     except ValidationError as error:
-        problems = [f"engine.{each['loc'][0]}: {each['msg']}" for each in error.errors()]
+        problems = [
+            f"{'.'.join(['engine', *map(str, each['loc'])])}: {each['msg']}"
+            for each in error.errors()
+        ]
         raise ConfigError("\n".join(problems)) from None
 
 
@@ -510,7 +513,11 @@ def _options(
 ) -> EngineOptions:
     names = {field.name for field in fields(EngineOptions)} & EngineSection.model_fields.keys()
     given: dict[str, Any] = {name: getattr(section, name) for name in names}
-    given["retry_on"] = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
+    classes: tuple[object, ...] = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
+    for each in classes:
+        if not (isinstance(each, type) and issubclass(each, Exception)):
+            raise ConfigError(f"retry_on: {each!r} is no class of errors")
+    given["retry_on"] = classes
     if given["record_processing_threads"] is None:
         del given["record_processing_threads"]
     if given["order"] is None:

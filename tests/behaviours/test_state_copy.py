@@ -9,8 +9,9 @@ from tests.support.state_stores import STORES
 from typer.testing import CliRunner
 
 from tidelog import cli
-from tidelog.app.base import elections
-from tidelog.app.base.elections import COPYING, LEASE_NAME, check_whole, copy_state
+from tidelog.app.base import state_copy
+from tidelog.app.base.elections import LEASE_NAME
+from tidelog.app.base.state_copy import COPYING, check_whole, copy_state
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import load_config
 from tidelog.config.loading import database_config
@@ -66,7 +67,7 @@ def test_all_documents_go_there_and_back_and_epochs_continue(url, old, tmp_path)
 
 
 def test_a_running_capture_is_refused_on_either_side(url, old, monkeypatch):
-    monkeypatch.setattr(elections, "COPY_PATIENCE_S", 0.5)
+    monkeypatch.setattr(state_copy, "COPY_PATIENCE_S", 0.5)
     for place in (old, url):
         election, lease = acquire(place, "host:1")
         keeper = LeaseKeeper(election, lease, 0.2)
@@ -78,7 +79,7 @@ def test_a_running_capture_is_refused_on_either_side(url, old, monkeypatch):
 
 
 def test_the_lease_of_a_capture_that_was_killed_is_waited_for(url, old, monkeypatch):
-    monkeypatch.setattr(elections, "COPY_PATIENCE_S", 0)
+    monkeypatch.setattr(state_copy, "COPY_PATIENCE_S", 0)
     election, _ = acquire(url, ttl_s=1)
     copy_state(old, url)
     assert documents(url) == documents(old)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.faults.capture_fixture import Source
 
-from tidelog.app.base.elections import copy_state
+from tidelog.app.base.state_copy import copy_state
 
 pytestmark = pytest.mark.integration
 

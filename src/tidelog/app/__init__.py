@@ -1,7 +1,7 @@
 """Connects adapters to ports; the command line and embedding programs call it."""
 
-from tidelog.app.base.elections import copy_state
 from tidelog.app.base.last_results import store_check_result
+from tidelog.app.base.state_copy import copy_state
 from tidelog.app.capture.recovery import repair, reset, reset_plan
 from tidelog.app.capture.run import Capture, capture
 from tidelog.app.multi_capture import CaptureGroup, capture_databases

@@ -11,13 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.app.base.channels import Channels, OnNotification, check_channels
-from tidelog.app.base.elections import (
-    LEASE_NAME,
-    CaptureElection,
-    check_whole,
-    leader_of,
-    leader_url,
-)
+from tidelog.app.base.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.base.instances import InstanceRegistration, this_holder
 from tidelog.app.base.last_results import CAPTURE, storing_end
 from tidelog.app.base.log_location import (
@@ -29,6 +23,7 @@ from tidelog.app.base.log_location import (
     start_offset,
 )
 from tidelog.app.base.service import BackgroundService
+from tidelog.app.base.state_copy import check_whole
 from tidelog.app.base.table_patterns import check_exclusions, log_unmatched
 from tidelog.app.capture.maintenance import LogMaintenanceTask, SourceCheck
 from tidelog.app.capture.recovery import PASSED_KEY, Gaps

@@ -1,9 +1,9 @@
-"""Finds out whether a pipeline has anything to do: it may be paused or idle.
+"""Checks whether a pipeline is idle, without Spark, whose start takes ten times as long.
 
-Whether it is idle is found out without Spark, whose start takes ten times as long. A run that has
-delivered everything stores the settings that its outputs were checked with. If they are unchanged,
-and the event log, the pipeline's progress and each destination (`tidelog.ports.IdleOutputKind`)
-agree on the log's end, another run would check the same and deliver nothing.
+A run that has delivered everything stores the settings that its outputs were checked with. If they
+are unchanged, and the event log, the pipeline's progress and each destination
+(`tidelog.ports.IdleOutputKind`) agree on the log's end, another run would check the same and
+deliver nothing.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import threading
 from typing import Final
 
 from tidelog.app.base.log_location import event_log_path
 from tidelog.app.base.outputs import destinations, pipeline_consumers
 from tidelog.capture.leadership import LeaseKeeper
-from tidelog.capture.pauses import PIPELINE_KEYS, Pause, pause_of
 from tidelog.config import Config
-from tidelog.errors import StateError, TidelogError, UsageError
+from tidelog.errors import StateError, TidelogError
 from tidelog.eventlog.consumers import Consumer
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.adapters import OUTPUT_KINDS
@@ -97,56 +95,3 @@ def _is_idle(config: Config, number: int, log: LogExtent) -> bool:
     except TidelogError as error:  # the run tries again, and reports it
         logger.info("output %s is checked again with Spark: %s", section.name, error)
         return False
-
-
-# Pauses.
-
-POLL_EVERY_S: Final = 1.0
-PAID_FACTOR: Final = 4
-"""If requests cost money, pauses are polled so many times less often than commands."""
-
-
-class PipelinePause:
-    """Whether one pipeline is paused. `watch` runs in its own thread, as a store may be slow.
-
-    Args:
-        state: the state store.
-        name: the name of the pipeline.
-        every_s: how often a leader polls for commands; 0: requests cost nothing.
-    """
-
-    def __init__(self, state: StateStore, name: str, every_s: float) -> None:
-        self._state = state
-        self._name = name
-        self._every_s = max(POLL_EVERY_S, PAID_FACTOR * every_s)
-        self._pause: Pause | None = None
-        self._poll()
-
-    @property
-    def now(self) -> bool:
-        """Whether it is paused."""
-        return self._pause is not None
-
-    def watch(self, done: threading.Event) -> None:
-        """Poll until ``done`` is set."""
-        while not done.wait(self._every_s):
-            self._poll()
-
-    def _poll(self) -> None:
-        try:
-            pause = pause_of(self._state, PIPELINE_KEYS + self._name)
-        except StateError:
-            return  # the last answer stays
-        if pause is not None and self._pause is None:
-            logger.warning("pipeline %s is %s", self._name, pause.sentence())
-        elif pause is None and self._pause is not None:
-            logger.warning("pipeline %s resumes", self._name)
-        self._pause = pause
-
-    def refuse(self) -> None:
-        """Raise UsageError if it is paused; for callers that do not wait."""
-        if self._pause is not None:
-            raise UsageError(
-                f"pipeline {self._name} is {self._pause.sentence()}: `tidelog resume CONFIG "
-                "--pipeline` resumes it"
-            )

@@ -33,8 +33,9 @@ from tidelog.app.base.outputs import (
 from tidelog.app.base.service import BackgroundService
 from tidelog.app.capture.run import capture
 from tidelog.app.overview.remote_control import OnStatus, ignore_status
-from tidelog.app.pipeline.idle_check import PipelinePause, nothing_to_deliver
+from tidelog.app.pipeline.idle_check import nothing_to_deliver
 from tidelog.capture.leadership import LeaseKeeper, lead
+from tidelog.capture.pauses import PipelinePause
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import one_database_config
 from tidelog.engine.options import refuse_coroutine_function

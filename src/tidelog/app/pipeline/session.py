@@ -22,10 +22,11 @@ from tidelog.app.base.instances import PIPELINE_PREFIX
 from tidelog.app.base.log_location import event_log_path
 from tidelog.app.base.outputs import check_places, destinations, make_outputs, pipeline_consumers
 from tidelog.app.overview.remote_control import OnStatus, send_command
-from tidelog.app.pipeline.idle_check import PipelinePause, check_result_of, record_delivered
+from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
 from tidelog.app.sources.keys import store_keys
 from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.leadership import Leader, LeaseKeeper, end_later
+from tidelog.capture.pauses import PipelinePause
 from tidelog.codecs.wire_formats import source_spellings
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build_command

@@ -48,7 +48,7 @@ from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 from tidelog.spark import spark_session
-from tidelog.spark.datasource.partitions import RECORD_BYTES, end_of_batch
+from tidelog.spark.datasource.partitions import whole_segments
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.executor_jobs import run_on_executors
 from tidelog.spark.output_loop import MAX_BATCH_BYTES
@@ -123,10 +123,9 @@ class Copy:
         seconds, also of the JVM, in which Iceberg's library commits.
         """
         end, before, start = self._log.latest_offset(), _jvm_cpu_s(), time.process_time()
-        limits: dict[str, Any] = {"max_bytes": MAX_BATCH_BYTES, "max_records": None}
-        limits |= {"whole": True, "record_bytes": RECORD_BYTES}
         while self._end < end:
-            until = end_of_batch(self._log, self._end, end, **limits)
+            until = whole_segments(self._log, self._end, end, MAX_BATCH_BYTES)
+            until = self._output.end_of_batch(self._end, until)
             self._output.write(batch_of(self._log, self._end, until))
             self._end = until
         ours = time.process_time() - start  # without the search for the JVM

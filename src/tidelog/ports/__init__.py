@@ -1,5 +1,6 @@
 """The Protocols of adapters: few and small; each has a behaviour suite as its contract."""
 
+from tidelog.ports.output import BoundedOutput as BoundedOutput
 from tidelog.ports.output import CopyingOutput as CopyingOutput
 from tidelog.ports.output import DeadLetters as DeadLetters
 from tidelog.ports.output import DumpCompleted as DumpCompleted

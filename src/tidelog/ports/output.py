@@ -146,6 +146,15 @@ class CopyingOutput(Output, Protocol):
 
 
 @runtime_checkable
+class BoundedOutput(Output, Protocol):
+    """An output whose tasks can't take as large batches as the loop would give it."""
+
+    def end_of_batch(self, start: int, end: int) -> int:
+        """Return the end of a batch of ``[start, end)``: one segment, or as many as are cheap."""
+        ...
+
+
+@runtime_checkable
 class MaintainedOutput(Output, Protocol):
     """An output that maintains its destination beside the batches."""
 

@@ -21,6 +21,7 @@ from tidelog.errors import (
 )
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import (
+    BoundedOutput,
     CopyingOutput,
     MaintainedOutput,
     Output,
@@ -28,7 +29,7 @@ from tidelog.ports import (
     RegisteringOutput,
     RejectingOutput,
 )
-from tidelog.spark.datasource.partitions import RECORD_BYTES, check_start, end_of_batch
+from tidelog.spark.datasource.partitions import check_start, whole_segments
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.sessions.errors import (
     Py4JNetworkError,
@@ -397,15 +398,10 @@ class OutputLoop:
             end = min(end, until)
         if end <= start:
             return None
-        return end_of_batch(
-            self._log,
-            start,
-            end,
-            max_bytes=self._options.max_batch_bytes,
-            max_records=None,
-            whole=True,
-            record_bytes=RECORD_BYTES,  # so that a task can take a batch of one table
-        )
+        found = whole_segments(self._log, start, end, self._options.max_batch_bytes)
+        if isinstance(self.output, BoundedOutput):
+            return self.output.end_of_batch(start, found)
+        return found
 
     def _write(self, end: int, abandoned: threading.Event) -> None:
         started = time.monotonic()

@@ -139,6 +139,25 @@ def test_many_changes_and_steps_are_read_by_spark(
     assert of_zero[2][1:3] == ("v14", 58)
 
 
+def test_a_batch_has_what_a_task_takes_of_histories(
+    history: History, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More goes through a shuffle by Spark. Tables of which a copy is kept do not count."""
+    monkeypatch.setattr(lake_module, "_HISTORY_BYTES", 250)
+    orders(built, rows=2)
+    middle = built.log.latest_offset()
+    other = built.table("public.others", COLUMNS)
+    built.insert(other, "1", "other", "1.00")
+    built.flush()
+    last = built.log.latest_offset()
+    orders(built, rows=2)
+    end = built.log.latest_offset()
+    output = history.output(holds={"public.others": "copy", "*.*": "history"})
+    assert output.end_of_batch(0, end) == last
+    assert output.end_of_batch(0, middle) == middle
+    assert history.output(holds={"*.*": "copy"}).end_of_batch(0, end) == end
+
+
 @pytest.mark.parametrize("holds", ["copy", "history"])
 def test_the_end_of_a_dump_comes_alone_where_there_are_steps(
     history: History, built: BuiltLog, holds: str

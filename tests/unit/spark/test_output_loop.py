@@ -337,6 +337,26 @@ def test_once_ends_with_the_maintenance_that_is_due(scene: Scene) -> None:
     assert output.finished == len(output.ends) == 2
 
 
+class Bounded(Output):
+    """An output that takes a segment at a time."""
+
+    def __init__(self, ends: list[int]) -> None:
+        super().__init__()
+        self.segments = ends
+
+    def committed(self, table: Any) -> int | None: ...
+    def close(self) -> None: ...
+    def end_of_batch(self, start: int, end: int) -> int:
+        return min(end, *(each for each in self.segments if each > start))
+
+
+def test_an_output_bounds_its_batches(scene: Scene) -> None:
+    ends = [scene.insert(rows) for rows in (3, 2, 4)]
+    output = Bounded(ends)
+    run(scene.loop(output))
+    assert output.ends == ends
+
+
 class Rejecting(Output):
     """An output whose destination rejected some records."""
 

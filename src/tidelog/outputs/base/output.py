@@ -37,7 +37,12 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution, tasks
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.progress import DROPPED, RESTORED, OutputProgress, check_generation
-from tidelog.outputs.base.scheduling import BatchPlan, JobScheduler, TablePart
+from tidelog.outputs.base.scheduling import (
+    SHARED_BYTES,
+    BatchPlan,
+    JobScheduler,
+    TablePart,
+)
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.targets import (
     CurrentTables,
@@ -54,7 +59,13 @@ from tidelog.ports import (
     WriteLease,
     WriteTask,
 )
-from tidelog.spark.datasource.partitions import check_start, partition_refs, schema_now, schemas_now
+from tidelog.spark.datasource.partitions import (
+    check_start,
+    partition_refs,
+    schema_now,
+    schemas_now,
+    whole_segments,
+)
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import prepare_workers
 from tidelog.spark.session import EXACT_NAMES
@@ -231,6 +242,12 @@ class ExecutorOutput:
         self._progress = OutputProgress(self._state, generation, self.name)
         known = (self._progress.done or 0, self._progress.begun, self.reached_offset())
         self.log.check_offsets(*known, who=f"output {self.name}")
+
+    def end_of_batch(self, start: int, end: int) -> int:
+        """See `tidelog.ports.BoundedOutput`."""
+        if not self.delivery.keyed:
+            return end
+        return whole_segments(self.log, start, end, SHARED_BYTES, self.delivery.tables)
 
     def write(self, batch: OutputBatch) -> None:
         """Write the batch, and first what a failed batch before it began."""

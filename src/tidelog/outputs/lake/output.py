@@ -58,7 +58,12 @@ from tidelog.ports import (
     TargetTable,
     WriteLease,
 )
-from tidelog.spark.datasource.partitions import partition_refs, schema_now, schemas_now
+from tidelog.spark.datasource.partitions import (
+    partition_refs,
+    schema_now,
+    schemas_now,
+    whole_segments,
+)
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import prepare_workers
 from tidelog.spark.session import exact_session
@@ -285,6 +290,14 @@ class LakeOutput(ABC, Generic[Copy]):
         end = self._log.latest_offset()
         for table, why in left_out.items():
             self._leave_out(table, why, end)
+
+    def end_of_batch(self, start: int, end: int) -> int:
+        """See `tidelog.ports.BoundedOutput`."""
+        if "history" not in self._options.holds.values():
+            return end
+        known = [each for each in self._log.schemas.tables() if matches(self._patterns, each)]
+        tables = [each for each in known if self._options.holds_of(each) == "history"]
+        return whole_segments(self._log, start, end, _HISTORY_BYTES, tables) if tables else end
 
     def write(self, batch: OutputBatch) -> None:
         """Write every table of the batch."""

@@ -197,6 +197,24 @@ def end_of_batch(
     return at
 
 
+def whole_segments(
+    log: EventLog, start: int, end: int, max_bytes: int, tables: Sequence[str | TableName] = ()
+) -> int:
+    """Returns `end_of_batch` of whole segments whose bytes are counted as those of a task, so that
+    one task can take a batch of one table.
+    """
+    return end_of_batch(
+        log,
+        start,
+        end,
+        max_bytes=max_bytes,
+        max_records=None,
+        tables=tables,
+        whole=True,
+        record_bytes=RECORD_BYTES,
+    )
+
+
 class _Room:
     """The remaining limits of a micro-batch."""
 

@@ -10,7 +10,7 @@ from tests.integration.spark.test_delta import (  # noqa: F401
     test_a_key_change_moves_the_row,
     test_a_lost_checkpoint_changes_nothing,
     test_a_table_without_key_is_refused_with_its_name,
-    test_an_undecodable_value_stops_the_pipeline_and_stays_private,
+    test_an_undecodable_value_leaves_out_its_table_alone_and_stays_private,
     test_changes_reach_the_table_and_versions_are_kept,
     test_folds_in_parts_and_blocks_give_the_same,
     test_many_tables_and_patterns,

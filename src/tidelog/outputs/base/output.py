@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tidelog.errors import (
     ConcurrentCommitError,
+    DecodeError,
     OutputError,
     OutputRefusedError,
     RowsLeftOutError,
@@ -49,6 +50,7 @@ from tidelog.outputs.base.targets import (
     TargetTables,
     check_steps,
     require_generation,
+    undecodable_rows_error,
 )
 from tidelog.outputs.base.tasks import BatchWork
 from tidelog.ports import (
@@ -370,17 +372,21 @@ class ExecutorOutput:
     def _write_fitting(self, batch: OutputBatch) -> int:
         """Write a batch, without tables of which a row can't be written, and return the number of
         rejected records. After such an error the batch is written again: what of it is there is
-        recognized. An output of changes stops instead, except for a value of a type by option:
-        rows that it leaves out are changes, which no dump delivers.
+        recognized. An output of changes stops instead, because rows that it leaves out are changes,
+        which no dump delivers; but not for a value that can't be decoded, or not as the option
+        ``types`` says, which no repair of the destination would make fit.
         """
         while True:
             try:
                 return sum(self._write(piece) for piece in self._split(batch))
             except Exception as error:
                 ours = known_error(error)
+                by_value = isinstance(ours, DecodeError | ValueRefusedError)
+                if isinstance(ours, DecodeError):
+                    ours = undecodable_rows_error(ours)
                 if not isinstance(ours, RowsLeftOutError):
                     raise
-                if not (self.delivery.keyed or isinstance(ours, ValueRefusedError)):
+                if not (self.delivery.keyed or by_value):
                     raise OutputRefusedError(str(ours)) from error
                 self._current.leave_out(ours, batch.start)
 

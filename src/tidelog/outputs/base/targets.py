@@ -16,6 +16,7 @@ from tidelog.codecs.wire_formats import native_logicals
 from tidelog.errors import (
     ConcurrentCommitError,
     ConfigError,
+    DecodeError,
     KeyMissingError,
     KeyRequiredError,
     NameRefusedError,
@@ -188,6 +189,14 @@ def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOu
     more = other if isinstance(error, ValueRefusedError) else ""
     return type(error)(
         f"{str(error).rstrip('.')}{more}. Then run `{dump_command(table)}`{DUMPED_AT_START}"
+    )
+
+
+def undecodable_rows_error(error: DecodeError) -> RowsLeftOutError:
+    """Returns the error for rows that can't be decoded, which is of their table alone."""
+    return RowsLeftOutError(
+        f"{error}. Change the value in the source or exclude the column (source.exclude_columns), "
+        "and please report this message"
     )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tidelog.errors import (
     ConfigError,
+    DecodeError,
     OutputError,
     OutputRefusedError,
     RowsLeftOutError,
@@ -44,6 +45,7 @@ from tidelog.outputs.base.targets import (
     key_line,
     missing_key_error,
     require_generation,
+    undecodable_rows_error,
     with_types,
 )
 from tidelog.outputs.lake.contents import TableContents
@@ -643,6 +645,8 @@ def left_out_error(error: TidelogError | None) -> TableLeftOutError | None:
     """
     if isinstance(error, TableLeftOutError):
         return error
+    if isinstance(error, DecodeError):
+        return undecodable_rows_error(error)
     if isinstance(error, OutputRefusedError):
         return RowsLeftOutError(str(error))
     return None

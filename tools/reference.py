@@ -230,10 +230,10 @@ with the code of the first one's error.
 
 Of several commands:
 
-- `CONFIG`: the configuration file, e.g. `tidelog.yaml`.
+- `[CONFIG]`: the configuration file; by default `tidelog.yaml` in the current directory.
 - `--json`: results go to stdout, one JSON document a line; errors are also written as `{"error": {"kind": …, "message": …}}`. Messages for people about
   errors go to stderr.
-- `--table, -t TABLE`: `namespace.table`, `*` for any text, `!` in front to exclude; may be repeated.
+- `--table, -t TABLE`: `namespace.table`, `*` for any text, `!` in front to exclude; may be repeated. `--exclude TABLE` is the same as `--table '!TABLE'`.
 - `--timeout SECONDS`: how long to wait until capture has handled it; by default 10, and 30 with `log:` state. The command stays queued after it.
 
 `--log-level` (or `TIDELOG_LOG_LEVEL`) stands before the command, as does `--database`: where a configuration
@@ -244,10 +244,11 @@ a directory for jars, `TIDELOG_MAVEN_REPOSITORY` the Maven repository to fetch t
 
 
 COMMON = (
-    "The configuration file, e.g. tidelog.yaml.",
+    "The configuration file; default: tidelog.yaml in the current directory.",
     "Write JSON, one document a line.",
     "How long to wait until capture has handled it; default: 10, and 30 with log: state.",
     "namespace.table, * for any text, '!' in front to exclude; may be repeated.",
+    "As --table with '!' in front: all but this table, or those of --table; may be repeated.",
 )
 """What several commands take: the head of the page describes it."""
 

@@ -128,6 +128,45 @@ def test_help_has_no_line_breaks_of_a_docstring(
     assert "elsewhere all tables go to a Delta lake. Changes nothing in the database." in shown
 
 
+def test_the_file_in_the_current_directory_is_used_if_none_is_named(
+    runtime: Runtime, config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke("status", "--json") == 0
+    assert invoke("pause", "d1") == 0
+    assert invoke("set", "max_lag=2.5KiB") == 0
+    assert invoke("pause", "tidelog.yaml", "d1") == 0
+    assert invoke("pause", "other.yaml", "d1") == 2
+    commands = [call["arguments"][1] for name, call in runtime.calls if name == "send_command"]
+    assert [getattr(each, "dump_id", None) for each in commands] == ["d1", None, "d1"]
+
+
+def test_exclude_is_a_table_with_an_exclamation_mark(runtime: Runtime, config: str) -> None:
+    assert invoke("dump", config, "-t", "public.*", "--exclude", "public.a") == 0
+    assert invoke("dump", config, "--exclude", "public.a", "--exclude=!public.b") == 0
+    assert invoke("plan", config, "--exclude", "public.a") == 0
+    assert invoke("dump", config, "--exclude", "public.a,public.b") == 2
+    dumps = [call["arguments"][1] for name, call in runtime.calls if name == "send_command"]
+    assert dumps[0].tables == ("public.*", "!public.a")
+    assert dumps[1].tables == ("!public.a", "!public.b")
+    assert next(call for name, call in runtime.calls if name == "plan")["tables"] == ["!public.a"]
+
+
+@pytest.mark.parametrize("command", [("run",), ("serve",), ("status", "--json")])
+def test_without_any_file_a_command_says_what_to_do(
+    command: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(*command) == 2
+    printed = "".join(capsys.readouterr())
+    assert "this directory has no tidelog.yaml" in printed
+    assert f"`tidelog {command[0]} FILE`" in printed
+    assert "tidelog init" in printed
+
+
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     script = (
         "import sys, tidelog.cli as c\n"

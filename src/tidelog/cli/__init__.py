@@ -127,7 +127,9 @@ def _unwrapped(command: Callable[..., Any]) -> str:
 
 for _panel, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
-        app.command(_name, help=_unwrapped(_command), rich_help_panel=_panel)(_command)
+        app.command(
+            _name, cls=client.ConfigCommand, help=_unwrapped(_command), rich_help_panel=_panel
+        )(_command)
 
 
 for _name, (_help, _commands) in GROUPS.items():

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from tidelog.cli import terminal
 from tidelog.cli.terminal import EXIT_FAILED
 from tidelog.errors import TidelogError, UsageError
-from tidelog.model.patterns import check_listed
+from tidelog.model.patterns import EXCLUDE, check_listed
 from tidelog.model.units import format_bytes, format_milliseconds, printable
 
 if TYPE_CHECKING:
@@ -187,9 +188,49 @@ def send(
 
 # Arguments and options.
 
+DEFAULT_FILE: Final = "tidelog.yaml"
+"""The configuration file, in the current directory, of a command that names none."""
+
 ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="The configuration file, e.g. tidelog.yaml.")
+    Path,
+    typer.Argument(
+        metavar="[CONFIG]",
+        help=f"The configuration file; default: {DEFAULT_FILE} in the current directory.",
+    ),
 ]
+
+
+class ConfigCommand(TyperCommand):
+    """A command whose first argument is the configuration file, which may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises UsageError if they need a configuration file and there is
+        none.
+        """
+        return super().parse_args(ctx, self._with_file(ctx, args))
+
+    def _with_file(self, ctx: Any, args: list[str]) -> list[str]:
+        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        if not (arguments and arguments[0].required and arguments[0].name in ("config", "configs")):
+            return args
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        first = given.get(arguments[0].name)
+        first = next(iter(first), None) if isinstance(first, tuple) else first
+        if isinstance(first, str):
+            # Of a command with more arguments, it may be the second one.
+            names_file = Path(first).is_file() or Path(first).suffix in (".yaml", ".yml")
+            if names_file or len(arguments) == 1 or not Path(DEFAULT_FILE).is_file():
+                return args
+        elif given.get("help") or ctx.resilient_parsing:
+            return args
+        elif not Path(DEFAULT_FILE).is_file():
+            raise UsageError(
+                f"no configuration file is named, and this directory has no {DEFAULT_FILE}. Name "
+                f"the file (`{ctx.command_path} FILE`), or write one with `tidelog init`"
+            )
+        return [DEFAULT_FILE, *args]
+
+
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, one document a line.")]
 DumpArgument = Annotated[
     str | None, typer.Argument(metavar="DUMP", help="The dump's id; default: all dumps.")
@@ -214,6 +255,25 @@ Tables = Annotated[
         metavar="TABLE",
         help="namespace.table, * for any text, '!' in front to exclude; may be repeated.",
         callback=_check_tables,
+    ),
+]
+
+
+def _excluded(patterns: list[str] | None) -> list[str] | None:
+    """Return the patterns with ``!`` in front. Raises UsageError as `_check_tables`."""
+    return _check_tables(
+        [f"{EXCLUDE}{pattern.removeprefix(EXCLUDE)}" for pattern in patterns or ()]
+    )
+
+
+Excluded = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude",
+        metavar="TABLE",
+        help="As --table with '!' in front: all but this table, or those of --table; may be "
+        "repeated.",
+        callback=_excluded,
     ),
 ]
 Wait = Annotated[

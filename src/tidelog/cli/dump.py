@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.cli import client, terminal
-from tidelog.cli.client import ConfigFile, DumpArgument, Json, Tables, Wait, exit_unless
+from tidelog.cli.client import ConfigFile, DumpArgument, Excluded, Json, Tables, Wait, exit_unless
 from tidelog.cli.live import ProgressView, live_area
 from tidelog.cli.status_lines import ScreenRow, of_dump
 from tidelog.errors import UsageError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 def dump(
     config: ConfigFile,
     table: Tables = None,
+    exclude: Excluded = None,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help="Only rows that meet it; needs one --table.")
     ] = None,
@@ -94,7 +95,7 @@ def dump(
         raise UsageError("--delivered goes with --wait; later, use `tidelog wait`")
     data: dict[str, Any] = {
         "dump_id": dump_id or new_id().lower(),
-        "tables": table or [],
+        "tables": [*(table or ()), *(exclude or ())],
         "where": where,
         "conditions": parse_conditions(condition or []),
         "mode": mode,
@@ -267,6 +268,7 @@ def cancel(
         str | None, typer.Argument(metavar="DUMP", help="The dump's id; asked for if missing.")
     ] = None,
     table: Tables = None,
+    exclude: Excluded = None,
     every: Annotated[bool, typer.Option("--all", help="All dumps.")] = False,
     timeout: Wait = None,
     as_json: Json = False,
@@ -281,11 +283,12 @@ def cancel(
     if every and dump is not None:
         raise UsageError("give one of a dump's id and --all")
     loaded = client.load(config, unread=client.STATE_ALONE)
-    if dump is None and not every and not table:
+    tables = [*(table or ()), *(exclude or ())]
+    if dump is None and not every and not tables:
         dump = _choose_dump(loaded, config, as_json=as_json)
         if dump is None:
             return
-    command = build_command(StopSnapshot, {"dump_id": dump, "tables": table or []}, "cancel")
+    command = build_command(StopSnapshot, {"dump_id": dump, "tables": tables}, "cancel")
     client.send(loaded, command, timeout, as_json=as_json)
 
 

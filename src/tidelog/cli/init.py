@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from tidelog.cli import terminal
-from tidelog.cli.client import Tables
+from tidelog.cli.client import Excluded, Tables
 from tidelog.cli.terminal import EXIT_INTERRUPTED
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.patterns import check_listed, matches, patterns_without_table, unmatched_text
@@ -38,6 +38,7 @@ def init(
         ),
     ] = None,
     table: Tables = None,
+    exclude: Excluded = None,
     output: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,7 +64,7 @@ def init(
 
     try:
         source, tables = _ask_source() if url is None else _given_source(url)
-        patterns = _choose_tables(source, tables, table)
+        patterns = _choose_tables(source, tables, [*(table or ()), *(exclude or ())])
         outputs = _choose_outputs(source, output)
     except typer.Abort:
         terminal.print_line("\nnothing is written", error=True)
@@ -156,7 +157,7 @@ def _connect(source: FirstSource) -> tuple[FirstSource, list[TableName] | None]:
 
 
 def _choose_tables(
-    source: FirstSource, tables: list[TableName] | None, given: list[str] | None
+    source: FirstSource, tables: list[TableName] | None, given: list[str]
 ) -> list[str]:
     """Return the patterns of the tables to capture."""
     from tidelog.app.sources.first_config import chosen_patterns, default_patterns

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tidelog.cli import client, terminal
-from tidelog.cli.client import ConfigFile, Json, Tables, exit_unless, load
+from tidelog.cli.client import ConfigFile, Excluded, Json, Tables, exit_unless, load
 from tidelog.cli.live import progress_text
 from tidelog.cli.status_lines import ScreenRow
 from tidelog.cli.terminal import stop_on_signals
@@ -84,6 +84,7 @@ def check(
 def plan(
     config: ConfigFile,
     table: Tables = None,
+    exclude: Excluded = None,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help="Only rows that meet it; needs one --table.")
     ] = None,
@@ -103,8 +104,9 @@ def plan(
     loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
 
+    tables = [*(table or ()), *(exclude or ())]
     report = app.plan(
-        loaded, tables=table or [], where=where, parallelism=parallelism, chunk_rows=chunk_rows
+        loaded, tables=tables, where=where, parallelism=parallelism, chunk_rows=chunk_rows
     )
     terminal.show(report.to_dict(), as_json=as_json)
 
@@ -259,6 +261,7 @@ def log(
 def verify(
     config: ConfigFile,
     table: Tables = None,
+    exclude: Excluded = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Dump the keys that differ, and only those.")
     ] = False,
@@ -293,7 +296,7 @@ def verify(
                 to.enter_context(report_downloads(on_fetch))
             report = app.verify(
                 loaded,
-                tables=table or [],
+                tables=[*(table or ()), *(exclude or ())],
                 repair=repair,
                 on_progress=given,
                 on_partial=partial.append,

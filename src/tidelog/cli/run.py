@@ -109,8 +109,9 @@ def serve(
     configs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="CONFIG...",
-            help="Configuration files. The first one's control.rest says who may log in.",
+            metavar="[CONFIG]...",
+            help=f"Configuration files; default: {client.DEFAULT_FILE} in the current directory. "
+            "The first one's control.rest says who may log in.",
         ),
     ],
     host: Annotated[

@@ -37,7 +37,7 @@ KIND_OF_OURS = """
 from typing import Literal
 
 from tidelog.outputs.base.sections import BuiltinKind, ExecutorSection
-from tidelog.ports import OutputPlace
+from tidelog.ports import OutputLocation
 
 
 class LinesSection(ExecutorSection):
@@ -46,7 +46,7 @@ class LinesSection(ExecutorSection):
     path: str
 
 
-KIND = BuiltinKind(LinesSection, lambda *_: None, lambda section: OutputPlace(section.path))
+KIND = BuiltinKind(LinesSection, lambda *_: None, lambda section: OutputLocation(section.path))
 """
 
 
@@ -190,7 +190,7 @@ state = open_state(config.state.url)
 print(json.dumps([
     lease.epoch, election.acquire(), found.leader, len(state.keys("")),
     type(source_kind(config)).__name__, type(FORMATTERS.get("keys")(FormatOptions())).__name__,
-    OUTPUT_KINDS.get("lines").place(config.outputs[0]).name,
+    OUTPUT_KINDS.get("lines").location(config.outputs[0]).name,
 ]))
 """
     epoch, again, leader, documents, kind, form, place = run_code(

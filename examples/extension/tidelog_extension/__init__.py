@@ -19,7 +19,7 @@ from tidelog.ext import (
     FormatOptions,
     Output,
     OutputContext,
-    OutputPlace,
+    OutputLocation,
     TargetTable,
     Writer,
     WriteTask,
@@ -61,8 +61,8 @@ class Lines:
     def open(self, section: LinesSection, context: OutputContext) -> Output:
         return context.deliver(section, lambda: LinesWriter(section.path), keyed=True)
 
-    def place(self, section: LinesSection) -> OutputPlace:
-        return OutputPlace(str(Path(section.path).resolve()))
+    def location(self, section: LinesSection) -> OutputLocation:
+        return OutputLocation(str(Path(section.path).resolve()))
 
 
 LINES = Lines()

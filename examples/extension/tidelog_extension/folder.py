@@ -119,7 +119,7 @@ class FolderElection:
 class FolderBackend:
     """`tidelog.ext.StateBackend` of ``folder:PATH``."""
 
-    def checked(self, url: str, base: Path) -> str:
+    def normalize_url(self, url: str, base: Path) -> str:
         path = url.removeprefix("folder:")
         if not path:
             raise ValueError("expected folder:PATH")

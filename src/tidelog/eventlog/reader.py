@@ -2,7 +2,7 @@
 
 A leader does not know what was appended after the end that it finds: the log, together with its
 state, may have been restored from a backup. So its fence skips all offsets that can have been
-issued since that end was written (docs/adr/0034-no-offset-is-issued-twice.md). A reader whose
+issued since that end was written (docs/adr/0034-offsets-are-never-issued-twice.md). A reader whose
 offset is inside the skipped range has read records that the log does not have any more.
 
 After a restart, or when its history of a table's keys is too short, capture must know which of the

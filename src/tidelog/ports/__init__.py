@@ -18,7 +18,7 @@ from tidelog.ports.output import Output as Output
 from tidelog.ports.output import OutputBatch as OutputBatch
 from tidelog.ports.output import OutputContext as OutputContext
 from tidelog.ports.output import OutputKind as OutputKind
-from tidelog.ports.output import OutputPlace as OutputPlace
+from tidelog.ports.output import OutputLocation as OutputLocation
 from tidelog.ports.output import ProbedOutputKind as ProbedOutputKind
 from tidelog.ports.output import RegisteringOutput as RegisteringOutput
 from tidelog.ports.output import RejectingOutput as RejectingOutput

@@ -229,22 +229,22 @@ class OutputContext:
 
 
 @dataclass(frozen=True)
-class OutputPlace:
-    """The place where an output writes, to compare it with others. Stored as digests; no secrets.
+class OutputLocation:
+    """Where an output writes, to compare it with others. Stored as digests; no secrets.
 
     Attributes:
-        name: a JSON value, equal for two sections exactly if they write to one place.
-        hosts: the hosts of the place, if several may be named: one in common is enough.
-        now: a JSON value that belongs to ``name`` when two outputs are compared, but may change
-            between runs while the place stays the same.
-        also: JSON values of what it writes to besides, whichever tables it takes. Two outputs must
-            not share one, whatever else they write.
+        identity: a JSON value, equal for two sections exactly if they write to one location.
+        hosts: the hosts of the location, if several may be named: one in common is enough.
+        qualifier: a JSON value that belongs to ``identity`` when two outputs are compared, but may
+            change between runs while the location stays the same.
+        further: JSON values of what it writes to besides, whichever tables it takes. Two outputs
+            must not share one, whatever else they write.
     """
 
-    name: object
+    identity: object
     hosts: tuple[str, ...] = ()
-    now: object = None
-    also: tuple[object, ...] = ()
+    qualifier: object = None
+    further: tuple[object, ...] = ()
 
 
 S = TypeVar("S")
@@ -266,7 +266,7 @@ class OutputKind(Protocol[S]):
         """Open the output of a section. Raises ConfigError, OutputError."""
         ...
 
-    def place(self, section: S) -> OutputPlace:
+    def location(self, section: S) -> OutputLocation:
         """Return the place of an output of this section; two outputs must not share one."""
         ...
 

@@ -34,7 +34,7 @@ else:
         "delta_jars": "tidelog.spark.sessions.jars",
         "iceberg_jars": "tidelog.spark.sessions.jars",
         "lag_of": "tidelog.spark.datasource.source",
-        "provide_options": "tidelog.eventlog.local_storage",
+        "provide_options": "tidelog.eventlog.storage",
         "register": "tidelog.spark.datasource.source",
         "s3_log_store_jar": "tidelog.spark.sessions.jars",
         "spark_session": "tidelog.spark.session",

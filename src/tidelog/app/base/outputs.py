@@ -154,19 +154,19 @@ def _overlap(one: Destination, other: Destination, tables: Collection[TableName]
 
 
 def _destination(section: OutputSection) -> Destination:
-    place = OUTPUT_KINDS.get(section.kind).place(section)
+    location = OUTPUT_KINDS.get(section.kind).location(section)
     routes = tuple(
         (str(step.route), tuple(step.tables))
         for step in getattr(section, "steps", ())
         if step.action == "route"
     )
     return Destination(
-        _VERSION + _digest([section.kind, place.name]),
+        _VERSION + _digest([section.kind, location.identity]),
         tuple(section.tables),
-        tuple(_digest(host) for host in place.hosts),
+        tuple(_digest(host) for host in location.hosts),
         routes,
-        "" if place.now is None else _digest(place.now),
-        tuple(_digest([section.kind, each]) for each in place.also),
+        "" if location.qualifier is None else _digest(location.qualifier),
+        tuple(_digest([section.kind, each]) for each in location.further),
     )
 
 

@@ -46,7 +46,7 @@ from tidelog.ports import (
     LogExtent,
     Output,
     OutputContext,
-    OutputPlace,
+    OutputLocation,
     TargetTable,
 )
 from tidelog.system.extras import check_installed, missing_extra
@@ -464,7 +464,7 @@ class BuiltinKind(Generic[S]):
 
     section: type[S]
     make: Callable[[S, OutputContext], Output]
-    where: Callable[[S], OutputPlace]
+    location_of: Callable[[S], OutputLocation]
     needs: str | None = None
     probe_with: Callable[[S], str | None] | None = None
     names: Callable[[S, Sequence[TargetTable]], Iterator[str]] | None = None
@@ -481,8 +481,8 @@ class BuiltinKind(Generic[S]):
         except ModuleNotFoundError as error:
             raise missing_extra(error) or error from error
 
-    def place(self, section: S) -> OutputPlace:
-        return self.where(section)
+    def location(self, section: S) -> OutputLocation:
+        return self.location_of(section)
 
     def probe(self, section: S) -> str | None:
         """See `tidelog.ports.ProbedOutputKind`."""

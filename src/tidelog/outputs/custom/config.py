@@ -17,7 +17,7 @@ from tidelog.outputs.base.sections import (
     name_field,
 )
 from tidelog.outputs.delivery_settings import delivery_of
-from tidelog.ports import Output, OutputContext, OutputPlace
+from tidelog.ports import Output, OutputContext, OutputLocation
 
 
 class PythonSection(ExecutorSection):
@@ -76,10 +76,10 @@ def _open(section: PythonSection, context: OutputContext) -> Output:
     )
 
 
-def _place(section: PythonSection) -> OutputPlace:
+def _location(section: PythonSection) -> OutputLocation:
     # Options of your own output may have any meaning: another value need not mean another
     # destination.
-    return OutputPlace("python", now=[section.class_, section.options])
+    return OutputLocation("python", qualifier=[section.class_, section.options])
 
 
-KIND = BuiltinKind(PythonSection, _open, _place)
+KIND = BuiltinKind(PythonSection, _open, _location)

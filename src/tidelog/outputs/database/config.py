@@ -23,7 +23,7 @@ from tidelog.outputs.base.sections import (
     normal_hosts,
 )
 from tidelog.outputs.delivery_settings import delivery_of
-from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.database.dialect import DatabaseSession, Dialect
@@ -170,19 +170,19 @@ def _database(
     )
 
 
-def _postgres_place(section: PostgresSection) -> OutputPlace:
-    return _place(section.url.reveal(), section.schema_, 5432)
+def _postgres_location(section: PostgresSection) -> OutputLocation:
+    return _location(section.url.reveal(), section.schema_, 5432)
 
 
-def _mysql_place(section: MySqlSection) -> OutputPlace:
+def _mysql_location(section: MySqlSection) -> OutputLocation:
     # The URL may have a database, but tables are then named by `database`, too.
-    return _place(section.url.reveal(), section.database, 3306)
+    return _location(section.url.reveal(), section.database, 3306)
 
 
-def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
+def _location(url: str, namespace: str | None, port: int) -> OutputLocation:
     parts = urlsplit(url)
     found = normal_hosts(parts.netloc.rpartition("@")[2], port)
-    return OutputPlace([parts.path.strip("/"), namespace], found)
+    return OutputLocation([parts.path.strip("/"), namespace], found)
 
 
 def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -299,7 +299,7 @@ class _PostgresKind(BuiltinKind[PostgresSection]):
 POSTGRES = _PostgresKind(
     PostgresSection,
     _postgres,
-    _postgres_place,
+    _postgres_location,
     probe_with=_postgres_probe,
     names=_postgres_names,
     idle=_postgres_idle,
@@ -307,5 +307,5 @@ POSTGRES = _PostgresKind(
 
 
 MYSQL = BuiltinKind(
-    MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_probe, _mysql_names, _mysql_idle
+    MySqlSection, _mysql, _mysql_location, "pymysql", _mysql_probe, _mysql_names, _mysql_idle
 )

@@ -18,7 +18,7 @@ from tidelog.outputs.base.sections import (
     normal_directory,
 )
 from tidelog.outputs.delivery_settings import delivery_of
-from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.files.writer import FileFormat
@@ -91,9 +91,9 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
     )
 
 
-def _place(section: FilesSection) -> OutputPlace:
+def _location(section: FilesSection) -> OutputLocation:
     # Readers read directories with a common prefix together.
-    return OutputPlace([normal_directory(section.path), section.layout.partition("{")[0]])
+    return OutputLocation([normal_directory(section.path), section.layout.partition("{")[0]])
 
 
 def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -124,5 +124,5 @@ def _idle(section: FilesSection, log: LogExtent) -> bool:
 
 
 KIND = BuiltinKind(
-    FilesSection, _open, _place, probe_with=FilesSection.probe, names=_names, idle=_idle
+    FilesSection, _open, _location, probe_with=FilesSection.probe, names=_names, idle=_idle
 )

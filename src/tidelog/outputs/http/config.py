@@ -25,7 +25,7 @@ from tidelog.outputs.base.sections import (
     name_field,
 )
 from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
-from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace
+from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation
 
 if TYPE_CHECKING:
     from tidelog.outputs.http.requests import Body, Endpoint
@@ -174,14 +174,14 @@ def _open(section: HttpSection, context: OutputContext) -> Output:
     )
 
 
-def _place(section: HttpSection) -> OutputPlace:
+def _location(section: HttpSection) -> OutputLocation:
     url = urlsplit(section.url.reveal())
     # A query may contain a key, which changes now and then.
-    return OutputPlace([url.hostname, url.port, url.path], now=url.query)
+    return OutputLocation([url.hostname, url.port, url.path], qualifier=url.query)
 
 
 def _idle(section: HttpSection, log: LogExtent) -> bool:
     return has_whole_log(log, section.name)  # without records nothing is requested of the API
 
 
-KIND = BuiltinKind(HttpSection, _open, _place, "httpx", _probe, idle=_idle)
+KIND = BuiltinKind(HttpSection, _open, _location, "httpx", _probe, idle=_idle)

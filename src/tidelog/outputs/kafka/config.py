@@ -27,7 +27,7 @@ from tidelog.outputs.base.sections import (
     normal_hosts,
 )
 from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
-from tidelog.ports import Formatter, LogExtent, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import Formatter, LogExtent, Output, OutputContext, OutputLocation, TargetTable
 
 
 class KafkaSection(MessageSection):
@@ -160,9 +160,9 @@ def _messages(section: KafkaSection) -> Formatter | None:
     return LogicalMessages(topic_name(topic), tuple(section.message_prefixes), handling_of(section))
 
 
-def _place(section: KafkaSection) -> OutputPlace:
+def _location(section: KafkaSection) -> OutputLocation:
     messages = () if section.messages_topic is None else (section.messages_topic,)
-    return OutputPlace([section.topic], normal_hosts(section.servers, 9092), also=messages)
+    return OutputLocation([section.topic], normal_hosts(section.servers, 9092), further=messages)
 
 
 def _names(section: KafkaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -181,4 +181,4 @@ def _idle(section: KafkaSection, log: LogExtent) -> bool:
     return has_whole_log(log, section.name) and bool(_probe(section))
 
 
-KIND = BuiltinKind(KafkaSection, _open, _place, "confluent_kafka", _probe, _names, _idle)
+KIND = BuiltinKind(KafkaSection, _open, _location, "confluent_kafka", _probe, _names, _idle)

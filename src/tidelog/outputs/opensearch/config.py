@@ -26,7 +26,7 @@ from tidelog.outputs.base.sections import (
     normal_hosts,
 )
 from tidelog.outputs.delivery_settings import delivery_of
-from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.opensearch.client import ClusterOptions
@@ -200,9 +200,9 @@ def _probe(section: OpenSearchSection) -> str:
     return f"cluster {health['cluster_name']} answers, {health['status']}"
 
 
-def _place(section: OpenSearchSection) -> OutputPlace:
+def _location(section: OpenSearchSection) -> OutputLocation:
     found = [normal_hosts(urlsplit(url).netloc.rpartition("@")[2], 9200)[0] for url in section.urls]
-    return OutputPlace([section.index], tuple(found))
+    return OutputLocation([section.index], tuple(found))
 
 
 def _names(section: OpenSearchSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -229,4 +229,4 @@ def _idle(section: OpenSearchSection, log: LogExtent) -> bool:
     return has_whole_log(log, section.name) and bool(_probe(section))
 
 
-KIND = BuiltinKind(OpenSearchSection, _open, _place, "opensearchpy", _probe, _names, _idle)
+KIND = BuiltinKind(OpenSearchSection, _open, _location, "opensearchpy", _probe, _names, _idle)

@@ -23,7 +23,7 @@ from tidelog.outputs.base.sections import (
     normal_directory,
 )
 from tidelog.outputs.lake.config import LakeSection
-from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
 from tidelog.system.extras import check_installed
 
 if TYPE_CHECKING:
@@ -192,8 +192,8 @@ def _options(section: DeltaSection) -> DeltaOptions:
     )
 
 
-def _place(section: DeltaSection) -> OutputPlace:
-    return OutputPlace([normal_directory(section.path)])
+def _location(section: DeltaSection) -> OutputLocation:
+    return OutputLocation([normal_directory(section.path)])
 
 
 def _names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -221,7 +221,7 @@ def _idle(section: DeltaSection, log: LogExtent) -> bool:
 KIND = BuiltinKind(
     DeltaSection,
     _open,
-    _place,
+    _location,
     probe_with=DeltaSection.probe,
     names=_names,
     idle=_idle,

@@ -18,7 +18,7 @@ from tidelog.outputs.base.sections import (
     normal_directory,
 )
 from tidelog.outputs.lake.config import LakeSection
-from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import Output, OutputContext, OutputLocation, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.lake.iceberg.output import IcebergOptions
@@ -153,12 +153,12 @@ def _options(section: IcebergSection) -> IcebergOptions:
     )
 
 
-def _place(section: IcebergSection) -> OutputPlace:
+def _location(section: IcebergSection) -> OutputLocation:
     found = section.catalog_properties()
     place = [found.get(name, "") for name in ("type", "catalog-impl", "uri")]
     # The name may be set, or change, where the tables are the same: the output checks that.
     warehouse = normal_directory(found.get("warehouse", ""))
-    return OutputPlace([*place, warehouse], now=section.catalog_name)
+    return OutputLocation([*place, warehouse], qualifier=section.catalog_name)
 
 
 def _names(section: IcebergSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -188,4 +188,4 @@ def _probe(section: IcebergSection) -> str | None:
     return check_catalog(section.name, properties, name, section.tables, conf)
 
 
-KIND = BuiltinKind(IcebergSection, _open, _place, probe_with=_probe, names=_names)
+KIND = BuiltinKind(IcebergSection, _open, _location, probe_with=_probe, names=_names)

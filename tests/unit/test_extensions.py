@@ -190,7 +190,7 @@ state = open_state(config.state.url)
 print(json.dumps([
     lease.epoch, election.acquire(), found.leader, len(state.keys("")),
     type(source_kind(config)).__name__, type(FORMATTERS.get("keys")(FormatOptions())).__name__,
-    OUTPUT_KINDS.get("lines").location(config.outputs[0]).name,
+    OUTPUT_KINDS.get("lines").location(config.outputs[0]).identity,
 ]))
 """
     epoch, again, leader, documents, kind, form, place = run_code(

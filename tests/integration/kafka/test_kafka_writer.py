@@ -364,3 +364,24 @@ def test_values_and_headers_of_a_slice_arrive_as_they_are(kafka: KafkaServer, to
     assert [headers[2:] for headers in given] == [
         [("a", b"1"), ("é", b"")], [], [], [("c", ("é" * 300).encode())],
     ]  # fmt: skip
+
+
+def test_a_large_batch_arrives_as_it_is(kafka: KafkaServer, topic: str) -> None:
+    """It is handed over in parts, each with its own values, nulls and headers."""
+    count = 3_000
+    rows = messages(topic, [b"%d" % n for n in range(count)])
+    values = [None if n % 7 == 0 else b"%d" % n for n in range(count)]
+    own = [[("n", str(n))] * (n % 3) if n % 5 == 0 else None for n in range(count)]
+    rows = rows.set_column(1, MESSAGES[1], pa.array(values))
+    rows = rows.set_column(2, MESSAGES[2], pa.array(own, MESSAGES[2].type))
+    assert bring(kafka.servers, rows, keep_rejected=True) == []
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": topic})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[Any] = []
+    while len(found) < count and (more := consumer.consume(count, 30)):
+        found += more
+    consumer.close()
+    assert [each.value() for each in found] == values
+    given = [[(name, value.decode()) for name, value in each.headers()] for each in found]
+    assert [headers[0][1] for headers in given] == [str(n + 1) for n in range(count)]
+    assert [headers[2:] for headers in given] == [each or [] for each in own]

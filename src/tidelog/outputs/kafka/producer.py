@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from tidelog.model.records import Int64s, readonly
 from tidelog.outputs.kafka.client import VERSION_HEADER, librdkafka_log
 
 Header = tuple[str, bytes]
+_Cells = tuple[Any, Any, Any]
 
 # An extension module's handle finds the symbols of its dependencies, too.
 _library = ctypes.CDLL(cimpl.__file__)
@@ -97,6 +99,24 @@ _error_destroy = _function("error_destroy", None, c_void_p)
 _produceva: int = ctypes.cast(_library.rd_kafka_produceva, c_void_p).value or 0
 
 
+class Columns(NamedTuple):
+    """Messages as the kernel reads them, see `_cells` and `_header_columns`."""
+
+    key: _Cells
+    value: _Cells
+    version: _Cells
+    extra: Int64s
+    names: _Cells
+    values: _Cells
+
+    def slice(self, start: int, count: int) -> Columns:
+        every = slice(start, start + count)
+        bounds = slice(start, start + count + 1)
+        key, value, version = ((data, ends[bounds], valid[every]) for data, ends, valid in self[:3])
+        extra = self.extra[bounds]
+        return self._replace(key=key, value=value, version=version, extra=extra)
+
+
 @dataclass(frozen=True)
 class MessageChunk:
     """Messages of `tidelog.outputs.formatters.messages` for a topic; ``common``: headers of all."""
@@ -108,8 +128,17 @@ class MessageChunk:
     def __len__(self) -> int:
         return int(self.messages.num_rows)
 
+    @cached_property
+    def columns(self) -> Columns:
+        rows = self.messages
+        key, value = _cells(rows.column("key")), _cells(rows.column("value"))
+        version = _cells(rows.column("version").cast(pa.string()))
+        return Columns(key, value, version, *_header_columns(rows.column("headers")))
+
     def slice(self, start: int, count: int | None = None) -> MessageChunk:
-        return replace(self, messages=self.messages.slice(start, count))
+        part = replace(self, messages=self.messages.slice(start, count))
+        vars(part)["columns"] = self.columns.slice(start, len(part))
+        return part
 
     def filter(self, kept: npt.NDArray[np.bool_]) -> MessageChunk:
         return self if kept.all() else replace(self, messages=self.messages.filter(pa.array(kept)))
@@ -150,6 +179,7 @@ class Producer:
         self._callbacks = _OnReport(report), _OnError(error), _OnLog(_log)
         self._client = self._new_client(settings)
         self._topics: dict[str, int] = {}
+        self._shared: dict[tuple[str, tuple[Header, ...]], tuple[Int64s, list[Any]]] = {}
         _set_log_queue(self._client, None)
 
     def _new_client(self, settings: Mapping[str, Any]) -> int:
@@ -184,18 +214,14 @@ class Producer:
 
         Returns how many librdkafka has taken, and why it has not taken the next.
         """
-        items, memory = self._arguments(chunk)
-        rows = chunk.messages
-        key, value = _cells(rows.column("key")), _cells(rows.column("value"))
-        version = _cells(rows.column("version").cast(pa.string()))
-        extra, names, values = _header_columns(rows.column("headers"))
-        common = np.int64(_FIXED + len(chunk.common))
-        items = np.concatenate([items, _headers(int(np.diff(extra).max(initial=0)))])
-        taken, error = _produce(
-            _produceva, self._client, items, common, number,
-            key, value, version, extra, names, values,
-        )  # fmt: skip
-        del memory
+        kind = chunk.topic, chunk.common
+        if kind not in self._shared:
+            self._shared[kind] = self._arguments(*kind)
+        items, _ = self._shared[kind]
+        common = np.int64(len(items))
+        if own := int(np.diff(chunk.columns.extra).max(initial=0)):
+            items = np.concatenate([items, _headers(own)])
+        taken, error = _produce(_produceva, self._client, items, common, number, *chunk.columns)
         return taken, _taken_error(error) if error else None
 
     def poll(self, timeout_s: float) -> None:
@@ -236,16 +262,16 @@ class Producer:
             self._topics[name] = found
         return found
 
-    def _arguments(self, chunk: MessageChunk) -> tuple[Int64s, list[Any]]:
+    def _arguments(self, topic: str, common: tuple[Header, ...]) -> tuple[Int64s, list[Any]]:
         """Returns the arguments that all messages share, and the memory that they point to."""
         items = np.zeros((_FIXED, _VU_WORDS), np.int64)
         fixed = [_TOPIC, _FLAGS, _VALUE, _KEY, _OPAQUE, _HEADER]
         items.view(np.int32)[:, 0] = fixed
-        items[0, 1] = self._topic(chunk.topic)  # no flags: values are not copied
+        items[0, 1] = self._topic(topic)  # no flags: values are not copied
         memory: list[Any] = [c_char_p(VERSION_HEADER.encode())]
         items[_VERSION_AT, 1] = _address(memory[0])
-        more = _headers(len(chunk.common))
-        for header, (name, value) in zip(more, chunk.common, strict=True):
+        more = _headers(len(common))
+        for header, (name, value) in zip(more, common, strict=True):
             both = c_char_p(name.encode()), c_char_p(value)
             header[1], header[2], header[3] = *map(_address, both), len(value)
             memory += both
@@ -288,7 +314,6 @@ def _log(client: int, level: int, facility: bytes, line: bytes) -> None:
 
 # Columns.
 
-_Cells = tuple[Any, Any, Any]
 _NONE = np.zeros(1, np.uint8)
 
 

@@ -433,9 +433,9 @@ class KafkaWriter(Writer):
 
     def _write(self, sender: KafkaSender, topic: str, messages: pa.RecordBatch) -> None:
         too_long = _too_long(messages, self._common, self._topics.limit(topic))
-        if self._may_have_parts(topic):
+        written = self._already_written_in(topic) if self._may_have_parts(topic) else None
+        if written is not None and len(written.hashes):
             keys, ranks = _keys_and_ranks(messages)
-            written = self._already_written_in(topic)
             # The topic never accepts messages that are too long, so it does not have them: report
             # them again.
             keep = ~written.holds(keys, ranks) | too_long

@@ -1,5 +1,5 @@
 """Event log → an API that takes all, against typed Arrow columns that one call of Arrow formats and
-httpx posts, ``local[2]``. Judged by CPU; the API is a process of its own and does not count.
+httpx posts. Tasks and floor run in this process, by turns; the API is a process of its own.
 
 python -m benchmarks.bench_http [--changes 200000]
 """
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import httpx
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from tests.support.http_receiver import HttpReceiver
 from tests.support.output_options import body as request_body
 from tests.support.output_options import endpoint as request_endpoint
 
-from benchmarks.spark_workload import Meter, build_tables, delivered_s, report, typed_rows
+from benchmarks.spark_workload import TasksHere, build_tables, delivered_s, typed_rows
 from benchmarks.table import Row, show
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
@@ -64,17 +63,16 @@ def _run(given: argparse.Namespace, scratch: Path) -> None:
         events, size = len(api.events()), len(api.requests())
         api.fail(discard=True)
 
-        def cpu_us(run: Callable[[], object]) -> float:
-            """CPU an event of all processes but the API."""
-            before = _cpu_s(api)
-            with Meter() as meter:
-                run()
-            report("events", events, meter.reading)
-            return (meter.reading.cpu_seconds - _cpu_s(api) + before) / events * 1e6
-
-        ours = cpu_us(lambda: bring("discarded"))
         rows, url = typed_rows(events), f"{api.url}/events/floor"
-        floor = min(cpu_us(lambda: _floor(url, rows, _LANES)) for _ in range(2))
+        tasks, numbers = TasksHere(), count()
+        bring("here")
+        (ours, _), (floor, _) = tasks.by_turns(
+            "µs CPU an event, seconds",
+            events,
+            lambda: bring(f"run{next(numbers)}"),
+            lambda: _floor(url, rows, _LANES),
+            1 if given.quick else 5,
+        )
     finally:
         api.kill()
     show(
@@ -90,11 +88,6 @@ def _run(given: argparse.Namespace, scratch: Path) -> None:
         ]
     )
     spark.stop()
-
-
-def _cpu_s(api: HttpReceiver) -> float:
-    times = psutil.Process(api.pid).cpu_times()
-    return float(times.user + times.system)
 
 
 def _floor(url: str, rows: pa.Table, threads: int) -> None:

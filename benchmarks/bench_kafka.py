@@ -1,5 +1,6 @@
 """Event log → Kafka, against typed Arrow columns that one call of Arrow formats and librdkafka
-sends, as many messages of the same size; ``local[2]``. Judged by CPU without the broker's.
+sends, as many messages of the same size with the same headers. Tasks and floor run in this process,
+by turns: CPU is theirs, without the broker's and Spark's.
 
 python -m benchmarks.bench_kafka [--changes 600000] [--tables 4] [--format avro] [--transactions]
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +19,21 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.kafka import KafkaServer
 
-from benchmarks.spark_workload import Meter, Reading, build_tables, delivered_s, report, typed_rows
+from benchmarks.spark_workload import TasksHere, build_tables, delivered_s, typed_rows
 from benchmarks.table import Row, show
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
+from tidelog.outputs.formatters.json_formats import context_headers
 from tidelog.outputs.formatters.messages import MESSAGES
 from tidelog.outputs.kafka.client import SCHEMA_HEADER
 from tidelog.outputs.kafka.output import KafkaOutput
-from tidelog.outputs.kafka.producer import MessageChunk, Producer
+from tidelog.outputs.kafka.producer import Header, MessageChunk, Producer
+from tidelog.ports import SourceId
 from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
 
 _PARTITIONS = 4
+_MORE_HEADERS = {"debezium": context_headers(SourceId("postgres", "1", "bench", 1))}
 _JVM = ["-Xmx512m", "-XX:+UseSerialGC"]
 
 
@@ -64,26 +69,25 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
         )  # fmt: skip
         return delivered_s(spark, scratch / "log", output, topic[:5])
 
-    bring("first-{name}")  # workers, compiled kernels, the broker's own code
-    with Meter() as meter:
-        seconds = bring("tidelog-{name}")
-    messages, size = _sizes(server, [f"tidelog-{name}" for name in names])
-    report("event log → Kafka", messages, meter.reading)
-    ours = _client_us(meter.reading, messages)
+    tasks, numbers = TasksHere(), count()
+    bring("first-{name}")  # compiled kernels, the broker's own code
+    messages, size = _sizes(server, [f"first-{name}" for name in names])
     rows = typed_rows(messages // given.tables)
-    floor = float("inf")
-    for attempt in range(2):
-        with Meter() as meter:
-            _floor(server, rows, size, [f"floor{attempt}-{name}" for name in names])
-        report("floor", messages, meter.reading)
-        floor = min(floor, _client_us(meter.reading, messages))
+    headers = ((SCHEMA_HEADER, b"1"), *_MORE_HEADERS.get(given.format, ()))
+    (ours, _), (floor, _) = tasks.by_turns(
+        "µs CPU a message, seconds",
+        messages,
+        lambda: bring(f"run{next(numbers)}-{{name}}"),
+        lambda: _floor(server, rows, size, headers, [f"floor{next(numbers)}-{n}" for n in names]),
+        1 if given.quick else 5,
+    )
     show(
         [
             Row(
                 f"event log → Kafka ({given.format}, {given.tables} tables, {messages:,} messages "
                 f"of {size} bytes{', transactions' if given.transactions else ''})",
-                f"{messages / seconds:,.0f} messages/s; {ours:.1f} µs CPU without the broker",
-                f"{floor:.1f} µs CPU (one call of Arrow, librdkafka)",
+                f"{ours:.1f} µs CPU a message",
+                f"{floor:.1f} µs (one call of Arrow, librdkafka)",
                 f"{floor / ours:.2f} ×",
                 "≤ 4.5 µs (debezium), ≤ 3.5 µs (avro)",
             )
@@ -92,16 +96,12 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
     spark.stop()
 
 
-def _client_us(reading: Reading, messages: int) -> float:
-    return (reading.cpu_seconds - reading.cpu_by_kind["kafka"]) / messages * 1e6
-
-
 def _sizes(server: KafkaServer, topics: list[str]) -> tuple[int, int]:
     """The number of messages and the mean of their bytes."""
     consumer = Consumer(
         {"bootstrap.servers": server.servers, "group.id": "bench", "enable.partition.eof": True}
     )
-    count = total = 0
+    found = total = 0
     for topic in topics:
         for partition in range(_PARTITIONS):
             consumer.assign([TopicPartition(topic, partition, 0)])
@@ -112,15 +112,17 @@ def _sizes(server: KafkaServer, topics: list[str]) -> tuple[int, int]:
                         assert message.error().code() == KafkaError._PARTITION_EOF
                         done = True
                     else:
-                        count += 1
+                        found += 1
                         total += len(message.key() or b"") + len(message.value() or b"")
     consumer.close()
-    return count, total // count
+    return found, total // found
 
 
-def _floor(server: KafkaServer, rows: pa.Table, size: int, topics: list[str]) -> None:
-    """Format and send: key and value of ``size`` bytes on average, with the two headers that all
-    messages have, under the output's settings."""
+def _floor(
+    server: KafkaServer, rows: pa.Table, size: int, headers: tuple[Header, ...], topics: list[str]
+) -> None:
+    """Format and send: key and value of ``size`` bytes on average, with the headers of all messages
+    and their version's, under the output's settings."""
     admin = AdminClient({"bootstrap.servers": server.servers})
     for made in admin.create_topics([NewTopic(n, _PARTITIONS, 1) for n in topics]).values():
         made.result()
@@ -147,7 +149,7 @@ def _floor(server: KafkaServer, rows: pa.Table, size: int, topics: list[str]) ->
             arrays = [texts[0].cast(pa.binary()), values, no_headers]
             arrays += [pa.repeat(pa.scalar(topic), n), pa.array(np.arange(n))]
             chunk = MessageChunk(
-                topic, pa.RecordBatch.from_arrays(arrays, schema=MESSAGES), ((SCHEMA_HEADER, b"1"),)
+                topic, pa.RecordBatch.from_arrays(arrays, schema=MESSAGES), headers
             )
             while len(chunk):
                 living.append(chunk)

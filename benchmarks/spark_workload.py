@@ -5,8 +5,11 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,6 +19,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import TableSchema
+from tidelog.outputs.base import scheduling
 from tidelog.spark.pipeline import LoopOptions, run_pipeline
 
 COLUMNS = {
@@ -169,6 +173,51 @@ def delivered_s(spark, log: Path, output, pipeline: str) -> float:  # type: igno
     finally:
         output.close()
     return sum(batches)
+
+
+class TasksHere:
+    """Runs the tasks of outputs in this process, one after the other, and counts their CPU and
+    seconds: those of the output's own code. The Spark job that carries tasks costs the same
+    whatever they hold (`benchmarks.bench_lake`).
+    """
+
+    def __init__(self) -> None:
+        self.cpu_s = self.seconds = 0.0
+        scheduling.run_on_executors = self._run  # type: ignore[assignment]
+
+    def _run(self, _spark: Any, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        with self:
+            return [function(item) for item in items]
+
+    def __enter__(self) -> None:
+        self._before = time.process_time(), time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        cpu_s, seconds = self._before
+        self.cpu_s += time.process_time() - cpu_s
+        self.seconds += time.perf_counter() - seconds
+
+    def by_turns(
+        self, what: str, rows: int, ours: Callable[[], object], floor: Callable[[], object],
+        runs: int = 5,
+    ) -> tuple[tuple[float, float], tuple[float, float]]:  # fmt: skip
+        """CPU µs a row, and seconds, of the tasks that ``ours`` runs, and of ``floor``: medians."""
+        found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        for _ in range(runs):
+            for is_ours in (True, False):
+                self.cpu_s = self.seconds = 0.0
+                if is_ours:
+                    ours()
+                else:
+                    with self:
+                        floor()
+                found[is_ours].append((self.cpu_s / rows * 1e6, self.seconds))
+            print(f"{what}: {found[True][-1]}, floor {found[False][-1]}", flush=True)
+        mine, least = (
+            (median(cpu for cpu, _ in each), median(seconds for _, seconds in each))
+            for each in found.values()
+        )
+        return mine, least
 
 
 @dataclass

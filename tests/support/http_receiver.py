@@ -32,7 +32,8 @@ CREATE TABLE IF NOT EXISTS requests (
     number INTEGER PRIMARY KEY, key TEXT UNIQUE, path TEXT, body TEXT, headers TEXT, times INTEGER
 );
 CREATE TABLE IF NOT EXISTS events (
-    number INTEGER PRIMARY KEY, path TEXT, request TEXT, event TEXT
+    number INTEGER PRIMARY KEY, path TEXT, request TEXT, event TEXT,
+    at REAL DEFAULT ((julianday('now') - 2440587.5) * 86400)
 );
 """
 _LASTING = ("poison", "token", "largest", "discard")

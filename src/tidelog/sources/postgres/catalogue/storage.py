@@ -33,8 +33,9 @@ FIRST_USER_OID = 16_384
 _NAMESPACES_SINCE = 150_000
 
 # The leaves of a table, or the table itself if it has no partitions. attmissingval is what ADD
-# COLUMN with a default stores instead of rewriting rows. A table that a publication names can't be
-# made unlogged; a table that none names may have been unlogged and changed in the meantime.
+# COLUMN with a default stores instead of rewriting rows; servers in FIPS mode have no md5. A table
+# that a publication names can't be made unlogged; a table that none names may have been unlogged
+# and changed in the meantime.
 _LEAVES = """
 WITH RECURSIVE tree AS (
   SELECT %s::oid AS oid, ''::text AS inherits
@@ -43,7 +44,8 @@ WITH RECURSIVE tree AS (
   JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
 )
 SELECT c.oid::int8, c.relkind::text, c.relfilenode::int8, tree.inherits,
-  (SELECT coalesce(json_object_agg(a.attnum, md5(a.attmissingval::text) ORDER BY a.attnum), '{}')
+  (SELECT coalesce(json_object_agg(a.attnum, encode(sha256(convert_to(a.attmissingval::text,
+     getdatabaseencoding())), 'hex') ORDER BY a.attnum), '{}')
    FROM pg_catalog.pg_attribute a
    WHERE a.attrelid = c.oid AND a.atthasmissing AND NOT a.attisdropped AND a.attgenerated = ''),
   c.reltuples::float8, c.relpages::int8
@@ -193,7 +195,7 @@ def storage_of(
     parts = "" if plain else hashlib.sha256(repr([row[:5] for row in rows]).encode()).hexdigest()
     # Of a default that fills an excluded column, not even a hash is kept.
     hidden = {number for number, column in found.items() if column[0] in excluded}
-    missing = {n: md5 for n, md5 in rows[0][4].items() if n not in hidden} if plain else {}
+    missing = {n: hashed for n, hashed in rows[0][4].items() if n not in hidden} if plain else {}
     storage = {
         "oid": relation_id,
         "file": rows[0][2] if plain else 0,
@@ -259,7 +261,7 @@ def rows_may_differ(before: str, after: str) -> bool:
         return True
     if now["members"] and now["members"] != then.get("members", now["members"]):
         return True
-    if any(then["missing"].get(column) != md5 for column, md5 in now["missing"].items()):
+    if any(then["missing"].get(column) != hashed for column, hashed in now["missing"].items()):
         return True
     if _renamed(then["columns"], now["columns"]) or _generated_values_changed(
         then["columns"], now["columns"]

@@ -242,8 +242,9 @@ def test_a_log_record_is_a_json_object_without_values() -> None:
 def test_a_first_fact_that_changes_is_reported_at_once_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    steps = [{"stage": "Spark starts"}, {"table": "a.b", "output": "lake", "number": 1, "of": 2}]
-    steps += [{**steps[1], "stage": "10 rows summed up on both sides"}]
+    steps = [{"stage": "Spark starts"}, {"table": "a.b", "output": "lake", "done": 0, "of": 2}]
+    steps += [{**steps[1], "table": "a.c"}, {**steps[1], "stage": "10 rows summed up"}]
+    steps += [{**steps[2], "done": 1, "stage": "10 rows summed up"}]
     view = ProgressView(None)
 
     def show(step: dict[str, object]) -> None:
@@ -253,7 +254,8 @@ def test_a_first_fact_that_changes_is_reported_at_once_where_there_is_no_termina
     for step in (steps[0], steps[0], *steps):
         show(step)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["verify: Spark starts", "verify: table 1 of 2: a.b with lake"]
+    counts = [f"verify: {n} of 2 copies compared" for n in (0, 1)]
+    assert lines == ["verify: Spark starts", *counts], "several at a time: the count only grows"
 
 
 def facts_of(document: dict[str, object]) -> list[tuple[str, object, float | None]]:
@@ -272,13 +274,13 @@ def test_verify_shows_what_it_fetches() -> None:
     assert facts_of(unsized)[1] == ("", "4MiB", None)
 
 
-def test_verify_says_which_table_it_compares() -> None:
-    told = {"table": "public.orders", "output": "lake", "number": 2, "of": 4}
-    shown = [("verify", "table 2 of 4: public.orders with lake", 0.25)]
-    assert facts_of(told) == shown
+def test_verify_shows_how_many_copies_it_has_compared() -> None:
+    told = {"table": "public.orders", "output": "lake", "done": 1, "of": 4}
+    count = ("verify", "1 of 4 copies compared", 0.25)
+    assert facts_of(told) == [count, ("", "public.orders with lake", None)]
     assert facts_of({**told, "stage": "waits for capture"}) == [
-        *shown,
-        ("", "waits for capture", None),
+        count,
+        ("", "public.orders with lake: waits for capture", None),
     ]
 
 

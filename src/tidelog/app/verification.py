@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -307,10 +307,10 @@ def verify_outputs(
 ) -> Verification:
     """Compare source and outputs; with ``repair``, dump the keys that differ.
 
-    ``on_progress`` is called with each ``table`` and ``output`` before it is compared, with its
-    ``number`` ``of`` all, and again with the ``stage`` in words; before that, with a ``stage``
-    alone. Many tables are compared at a time. The first one waits while the output is behind, up to
-    three minutes after its last progress.
+    ``on_progress`` is called with each ``table`` and ``output`` before it is compared, with the
+    number of copies that are ``done``, ``of`` all, and again with the ``stage`` in words; before
+    that, with a ``stage`` alone. Many tables are compared at a time. The first one waits while the
+    output is behind, up to three minutes after its last progress.
 
     ``on_partial`` is called before an error, or KeyboardInterrupt, is raised that ends it early:
     with the report of what was compared, and what was ``not_compared``, if anything was compared.
@@ -347,22 +347,20 @@ def verify_outputs(
                 for table in chosen
                 if is_compared(each, table)
             ]
-            of, number = len(planned), 0
+
+            def counts() -> dict[str, int]:
+                return {"done": len(reports) + len(keyless), "of": len(planned)}
+
             for section in sections:
                 output_copies = copies_of(config, section, spark)
                 try:
-                    documents: dict[TableName, dict[str, Any]] = {}
-                    for table in chosen:
-                        if is_compared(section, table):
-                            number += 1
-                            named = {"table": str(table), "output": section.name}
-                            documents[table] = {**named, "number": number, "of": of}
-                    source.on_stage = _stage_callback(documents, on_progress)
-                    compared = verify_tables(
-                        spark,
-                        _copies(catalogue, output_copies, documents, on_progress, keyless, source),
-                        source,
+                    report_stage = partial(_report_stage, on_progress, section.name, counts)
+                    source.on_stage = report_stage
+                    named = [each for each in chosen if is_compared(section, each)]
+                    copies = _copies(
+                        catalogue, output_copies, section.name, named, report_stage, keyless, source
                     )
+                    compared = verify_tables(spark, copies, source)
                     for copy, report in compared:
                         requested = None
                         if report.keys and repair:
@@ -392,29 +390,36 @@ def verify_outputs(
     return Verification(equal, tuple(reports), tuple(keyless) or None)
 
 
-def _stage_callback(
-    documents: Mapping[TableName, dict[str, Any]], on_progress: OnStatus
-) -> Callable[[TableName, str], None]:
-    return lambda table, stage: on_progress({**documents[table], "stage": stage})
+def _report_stage(
+    on_progress: OnStatus,
+    output: str,
+    counts: Callable[[], Mapping[str, int]],
+    table: TableName,
+    stage: str | None = None,
+) -> None:
+    """Report that the table is about to be compared, or a stage of that."""
+    document = {"table": str(table), "output": output, **counts()}
+    on_progress(document if stage is None else {**document, "stage": stage})
 
 
 def _copies(
     catalogue: Catalogue,
     output_copies: Copies,
-    documents: Mapping[TableName, dict[str, Any]],
-    on_progress: OnStatus,
+    output: str,
+    tables: Iterable[TableName],
+    report_stage: Callable[[TableName], None],
     keyless: list[str],
     source: ComparedSource,
 ) -> Iterator[Copy]:
     """Yield the copy of each table that has a key, and name the others in ``keyless``."""
-    for table, named in documents.items():
-        on_progress(named)
+    for table in tables:
+        report_stage(table)
         shape = catalogue.shape(table)
         if shape is not None and shape.schema.match_key:
-            left_out = partial(source.left_out, named["output"], table)
+            left_out = partial(source.left_out, output, table)
             yield replace(output_copies.of(shape.schema), left_out=left_out)
         elif shape is not None:
-            keyless.append(f"{named['table']} in {named['output']} (no key)")
+            keyless.append(f"{table} in {output} (no key)")
 
 
 def _choose_tables(

@@ -32,19 +32,22 @@ class FailOn(StrEnum):
 
 
 def verify_rows(document: Mapping[str, Any]) -> list[ScreenRow]:
-    """Return the progress of `verify`: its downloads, then the table that it compares."""
+    """Return the progress of `verify`: its downloads, then how many copies it has compared, of
+    several at a time.
+    """
     fetching = document.get("fetching")
     if isinstance(fetching, Download):
         if fetching.done:
             return [ScreenRow("verify", f"has {fetching.what}")]
         row = ScreenRow("", progress_text(fetching), share=fetching.share)
         return [ScreenRow("verify", f"fetches {fetching.what}"), row]
-    if "number" not in document:
+    if "done" not in document:
         return [ScreenRow("verify", document["stage"])]
-    number, of = document["number"], document["of"]
-    text = f"table {number} of {of}: {document['table']} with {document['output']}"
-    stage = [ScreenRow("", document["stage"])] if "stage" in document else []
-    return [ScreenRow("verify", text, share=(number - 1) / of), *stage]
+    done, of = document["done"], document["of"]
+    text = f"{done:,} of {of:,} copies compared"
+    now = f"{document['table']} with {document['output']}"
+    stage = f": {document['stage']}" if "stage" in document else ""
+    return [ScreenRow("verify", text, share=done / of), ScreenRow("", f"{now}{stage}")]
 
 
 def check(

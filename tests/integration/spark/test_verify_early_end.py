@@ -64,8 +64,10 @@ def test_an_error_or_ctrl_c_keeps_the_results_of_the_other_tables(
 def ended_by_ctrl_c(config: Config) -> None:
     """After the first table has its result."""
     stages: list[str] = []
+    counts: list[int] = []
 
     def interrupt(document: Mapping[str, Any]) -> None:
+        counts.extend([document["done"]] if "done" in document else [])
         stages.append(str(document.get("stage", "")))
         if stages[-1].endswith(" rows summed up on both sides"):
             raise KeyboardInterrupt
@@ -77,6 +79,7 @@ def ended_by_ctrl_c(config: Config) -> None:
     assert [(each["table"], each["equal"]) for each in report["tables"]] == [("public.a", True)]
     assert report["not_compared"] == [f"public.{table} in delta" for table in "bcd"]
     assert not report["equal"]
+    assert counts == sorted(counts), "progress counted backward"
 
 
 def wait_for_dump(config: Config) -> None:

@@ -15,11 +15,15 @@ import pytest
 
 from tidelog.app.base import last_results
 from tidelog.app.base.last_results import check_summary, store_check_result
+from tidelog.app.capture import maintenance
+from tidelog.app.overview.reader import StatusReader
 from tidelog.app.web import site
 from tidelog.app.web.site import Checks
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config, parse_config
 from tidelog.errors import SourceError, StateError, UsageError
 from tidelog.results import CheckFinding
+from tidelog.sources.findings import Finding
 from tidelog.state.opening import open_state
 
 
@@ -47,6 +51,30 @@ def kept(config: Config) -> dict[str, Any] | None:
         return last_results.stored_check_summary(state, config)
     finally:
         state.close()
+
+
+def test_captures_own_check_is_shown_until_another_one_is_stored(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page said that nothing was checked yet, beside an error that capture found."""
+    for name in ("BEGIN_AFTER_S", "AGAIN_AFTER_S"):
+        monkeypatch.setattr(maintenance, name, 0.0)
+    findings = [Finding("version", "ok", "18"), Finding("wal_level", "error", "is replica", "SQL")]
+    check = maintenance.SourceCheck(lambda: findings)
+    check.begin()
+    deadline = time.monotonic() + 10
+    while not check.summary()["check_errors"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    check.end()
+    with closing(open_state(config.state.place)) as state:
+        state.put(STATUS_KEY, check.summary(), None)
+    with StatusReader(config) as reader:
+        found = reader.results()["checked"]
+        assert (found["by"], found["counts"]) == ("capture", {"error": 1, "warning": 0, "ok": 1})
+        assert [each["check"] for each in found["findings"]] == ["wal_level"]
+        store_check_result(config, [finding("ok")])
+        assert "by" not in reader.results()["checked"]
 
 
 def test_the_worst_findings_are_kept_and_counted() -> None:

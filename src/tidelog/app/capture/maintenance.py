@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -146,6 +147,7 @@ class SourceCheck:
     def __init__(self, check: Callable[[], Sequence[Finding]]) -> None:
         self._check = check
         self._errors: tuple[Finding, ...] = ()
+        self._checked: dict[str, Any] | None = None
         self._due_at = 0.0
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -165,12 +167,14 @@ class SourceCheck:
             self._thread.join(JOIN_S)
 
     def summary(self) -> dict[str, Any]:
-        """Return errors for the status document: ``check``, ``message``, ``fix``."""
+        """Return errors for the status document (``check``, ``message``, ``fix``), and when the
+        source was checked, with how many findings of each level.
+        """
         errors = [
             {"check": each.name, "message": each.message, "fix": each.remedy}
             for each in self._errors
         ]
-        return {"check_errors": errors}
+        return {"check_errors": errors, "source_checked": self._checked}
 
     def _run(self, ended: threading.Event) -> None:
         while not ended.wait(max(BEGIN_AFTER_S, self._due_at - time.monotonic())):
@@ -201,6 +205,8 @@ class SourceCheck:
         errors = [each for each in findings if each.level == "error"]
         if any(each.name == "connection" for each in errors):
             return None  # capture reports that itself
+        counts = Counter(str(each.level) for each in findings)
+        self._checked = {"at_ms": time.time_ns() // 1_000_000, "counts": dict(counts)}
         return errors
 
     def _report(self, errors: Sequence[Finding]) -> None:

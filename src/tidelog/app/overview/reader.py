@@ -121,6 +121,16 @@ def _deliveries(delivered: DeliveryStats) -> dict[str, Any]:
     return row
 
 
+def _source_check(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the result of capture's own check in the form of `last_results.check_summary`."""
+    found = status.get("source_checked")
+    if found is None:
+        return None
+    counts = {level: found["counts"].get(level, 0) for level in ("error", "warning", "ok")}
+    findings = [{"level": "error", **each} for each in status.get("check_errors") or ()]
+    return {"at_ms": found["at_ms"], "by": "capture", "counts": counts, "findings": findings}
+
+
 def _missing_records(log: EventLog, offset: int, part_cache: _Known) -> tuple[int, float | None]:
     """Return the number of table records from ``offset`` on, and the age of the first one.
 
@@ -349,12 +359,14 @@ class StatusReader:
         return None if stored is None else stored.value
 
     def results(self) -> dict[str, Any]:
-        """Return the last results of `verify` and `check`; None each: there is none."""
+        """Return the last results of `verify` and `check`; None each: there is none. ``by``:
+        ``capture`` if only that has checked, the source alone.
+        """
         verified = self._state.get(VERIFIED_KEY)
-        return {
-            "verified": None if verified is None else verified.value,
-            "checked": last_results.stored_check_summary(self._state, self._config),
-        }
+        checked = last_results.stored_check_summary(self._state, self._config)
+        if checked is None and (status := self._state.get(STATUS_KEY)) is not None:
+            checked = _source_check(status.value)
+        return {"verified": None if verified is None else verified.value, "checked": checked}
 
     def from_log(self, *, at_once: bool = False) -> dict[str, Any]:
         """Return the progress of the outputs, and the contents of the event log; empty: no log.

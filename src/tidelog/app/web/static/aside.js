@@ -82,7 +82,7 @@ function checkResult({ found, trouble }) {
   const well = found.findings.filter((each) => each.level === "ok");
   return [failed, el("div", { class: "row-card", id: "checked" }, sign(error ? "critical" : warning ? "warning" : "ok"),
     el("div", {}, el("strong", {}, `${plural(error + warning + ok, "check")}: ${error ? `${error} to fix` : warning ? plural(warning, "warning") : "all in order"}`),
-      el("div", { class: "muted" }, `checked at ${clock(found.at_ms)}`),
+      el("div", { class: "muted" }, `checked at ${clock(found.at_ms)}${found.by === "capture" ? " by capture: the source alone. Of all: tidelog check CONFIG" : ""}`),
       wrong.length ? el("ul", { class: "plain" }, wrong.map(line)) : null,
       well.length ? el("details", { class: "more" }, el("summary", {}, `${well.length} in order`), el("ul", { class: "plain" }, well.map(line))) : null))];
 }

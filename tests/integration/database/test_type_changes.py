@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from tests.support.payloads import table_schema
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import TableLeftOutError
 from tidelog.outputs.database.dialect import RowsRefusedError
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres, PostgresSession
@@ -88,6 +90,38 @@ def test_postgres(postgres18: PostgresServer, key: bool) -> None:
 def test_mysql(mysql_family: MySqlFamilyServer, mysql_family_database: str, key: bool) -> None:
     check_statements(MySql(mysql_family.dsn()), mysql_family_database, key)
     mysql_family.drop_database(f"{mysql_family_database}_own")
+
+
+def test_a_column_that_was_an_array_is_refused_with_the_statement_that_converts_it(
+    database: str,
+) -> None:
+    """As text[] that became jsonb: both are delivered as text, and each row would be rejected."""
+
+    def of(type_name: str) -> Copy:
+        schema = table_schema([("id", "int64"), ("v", "text")], key=["id"])
+        key, value = schema.columns
+        columns = (key, replace(value, type_name=type_name))
+        return copy_of(Postgres(database), replace(schema, columns=columns), "postgres", "shop")
+
+    before, now = of("text[]"), of("jsonb")
+    before.write(changes(before.table, ("u", 1, {"id": 1, "v": "{a,b}"})))
+    session = now.dialect.connect("test")
+    try:
+        tables = Tables(now.dialect, "out", (), "shop", now.own, False)
+        place, former = tables.place(session, now.table), before.table.schema.columns
+        with pytest.raises(
+            TableLeftOutError, match=r"type text\[\], .* it is jsonb now"
+        ) as refused:
+            tables.layout(session, now.table, place, 0, former)
+        found = re.search(r"Change the table: (ALTER TABLE .*); or have it", str(refused.value))
+        assert found is not None
+        session.rows(found[1])
+        tables.layout(session, now.table, place, 0, former)
+    finally:
+        session.close()
+    now.attempt = before.attempt
+    assert not now.write(changes(now.table, ("u", 2, {"id": 2, "v": '{"c": 1}'})))
+    assert now.select("SELECT v FROM {t} ORDER BY id") == [(["a", "b"],), ({"c": 1},)]
 
 
 def test_a_value_that_its_column_can_not_take_is_reported_with_the_column(database: str) -> None:

@@ -215,6 +215,31 @@ def test_a_table_that_does_not_fit_is_left_out_until_it_does(copy: Copy, built: 
     ]  # fmt: skip
 
 
+def test_a_column_that_was_an_array_leaves_out_its_table_until_it_is_converted(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    """As text[] that became jsonb: both come as text, and each row would be rejected."""
+    copy = Copy(spark, built, tmp_path, "postgres")
+    before = built.table("public.t", {"id": "int64", "v": "text[]"})
+    start = built.log.head_offset
+    built.insert(before, "1", "{a}")
+    middle = built.flush().next
+    assert copy.try_tables(start, middle) == ({}, set())
+    now = built.table("public.t", {"id": "int64", "v": "jsonb"})
+    other = built.table("public.u", {"id": "int64", "v": "text"}, relation_id=2)
+    built.insert(now, "2", '{"b": 1}')
+    built.insert(other, "1", "c")
+    until = built.flush().next
+    refused, _ = copy.try_tables(middle, until)
+    assert refused.keys() == {"public.t"}
+    assert copy.rows("public.u") == [{"id": 1, "v": "c"}]
+    found = re.search(r"Change the table: (ALTER TABLE .*); or have it", refused["public.t"])
+    assert found is not None
+    copy.execute(found[1])
+    _, asked = copy.try_tables(until, until)
+    assert asked == {"public.t"}
+
+
 def test_tables_that_the_user_may_not_touch_are_left_out_alone(
     spark: Any, built: BuiltLog, tmp_path: Path
 ) -> None:

@@ -373,7 +373,8 @@ class DatabaseOutput(ExecutorOutput):
         table, place = self._known[source]
         if layout is None or (*layout.types, layout.key) != (*table.columns.names, table.key):
             session = self._connect()
-            layout = self._tables.layout(session, table, place, self._floors[source])
+            former = [c for each in self.log.schemas.versions(source) for c in each.columns]
+            layout = self._tables.layout(session, table, place, self._floors[source], former)
             metadata_tables.create_deleted_keys(session, self._dialect, layout)
             # The log can't deliver again what it does not have any more.
             metadata_tables.delete_tombstones(session, self._dialect, layout, self.log.head_offset)

@@ -413,6 +413,8 @@ class Postgres:
             value = f"convert_from({column}, 'UTF8')::{plain}"
         elif base == "bool" and to_number:
             value = f"{column}::integer::{plain}"
+        elif base.startswith("_") and plain in ("json", "jsonb"):  # an array
+            value = f"to_json({column})::{plain}"
         elif base in _NUMBER_BASES and plain == "boolean":
             value = f"{column} <> 0"
         elif base in _TEXTS or plain == "text" or (base in _NUMBER_BASES and to_number):

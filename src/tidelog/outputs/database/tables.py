@@ -201,6 +201,14 @@ class Tables:
         self, session: DatabaseSession, table: TargetTable, place: TableName, names: Sequence[str]
     ) -> str:
         """Returns the advice for columns of another type than the table has."""
+        return (
+            f"{self._conversion_advice(session, table, place, names)} Or set on_schema_change to "
+            "lenient: the columns stay as they are, NULL in new rows."
+        )
+
+    def _conversion_advice(
+        self, session: DatabaseSession, table: TargetTable, place: TableName, names: Sequence[str]
+    ) -> str:
         quoted = self._dialect.quoted(place.namespace, place.name)
         bases = {c.name: c.base for c in self._existing_table(session, table, place).columns}
         changes = []
@@ -213,15 +221,19 @@ class Tables:
                 changes.append(self._dialect.convert(self._quoted(name), base, sql_type))
         return (
             f"Change the table: ALTER TABLE {quoted} {', '.join(changes)}; or have it created "
-            f"again: DROP TABLE {quoted}. It is dumped then. Or set on_schema_change to "
-            "lenient: the columns stay as they are, NULL in new rows."
+            f"again: DROP TABLE {quoted}. It is dumped then."
         )
 
     def layout(
-        self, session: DatabaseSession, table: TargetTable, place: TableName, floor: int
+        self,
+        session: DatabaseSession,
+        table: TargetTable,
+        place: TableName,
+        floor: int,
+        former: Sequence[Column] = (),
     ) -> TableLayout:
         """Returns the layout for rows of ``table``. Raises TableLeftOutError if the columns don't
-        suffice, or the key has changed.
+        suffice, or the key has changed. ``former``: columns that the source's table had.
         """
         found = self._existing_table(session, table, place)
         self._check_key(table, found, place)
@@ -243,6 +255,7 @@ class Tables:
                     f"has a column {field.name} of type {column.sql_type}, which can't store "
                     f"all values of {values}. Change it, or add a step `cast`",
                 )
+            self._check_former_type(session, table, place, field, column, former)
             self._check_distinct_keys(session, table, place, field, column)
             types[field.name] = column.sql_type
         ours = [name for name, _ in self.own_columns()]
@@ -259,6 +272,35 @@ class Tables:
         )
 
     # ------------------------------------------------------------------
+
+    def _check_former_type(
+        self,
+        session: DatabaseSession,
+        table: TargetTable,
+        place: TableName,
+        field: pa.Field,
+        column: FoundColumn,
+        former: Sequence[Column],
+    ) -> None:
+        """Check a column of texts that still has the type of the source's former column, if only
+        one of the types is an array: it would refuse each row.
+        """
+        source = self._source(table, field)
+        if source is None or not pa.types.is_string(field.type):
+            return
+        now = _plain_type(self._type(session, table, field))
+        before = {
+            self._dialect.type_of(session, field, each, table.origin.kind, key=())
+            for each in former
+            if each.name == field.name and each.type_name != source.type_name
+        }
+        if column.sql_type in before and column.sql_type.endswith("[]") != now.endswith("[]"):
+            raise self._refused(
+                place,
+                f"has a column {field.name} of type {column.sql_type}, as the source had it, where "
+                f"it is {source.type_name} now. "
+                f"{self._conversion_advice(session, table, place, [field.name])}".rstrip("."),
+            )
 
     def _check_rights(
         self, session: DatabaseSession, place: TableName, columns: Sequence[str]
@@ -446,6 +488,10 @@ class Tables:
 
     def _refused(self, place: TableName, why: str) -> TableLeftOutError:
         return TableLeftOutError(f"output {self._output}: the table {place} {why}.")
+
+
+def _plain_type(sql_type: str) -> str:
+    return sql_type.removesuffix(" NOT NULL").removesuffix(" NULL")
 
 
 def _has_one_spelling(source_type: str) -> bool:

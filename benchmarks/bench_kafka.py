@@ -3,6 +3,7 @@ sends, as many messages of the same size with the same headers. Tasks and floor 
 by turns: CPU is theirs, without the broker's and Spark's.
 
 python -m benchmarks.bench_kafka [--changes 600000] [--tables 4] [--format avro] [--transactions]
+    [--no-context]    without Debezium's headers of connector and task
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.outputs.kafka.producer import Header, MessageChunk, Producer
 from tidelog.ports import SourceId
 from tidelog.spark import spark_session
+from tidelog.spark.formats.json_values import ValueModes
 from tidelog.state.sqlite import SqliteState
 
 _PARTITIONS = 4
-_MORE_HEADERS = {"debezium": context_headers(SourceId("postgres", "1", "bench", 1))}
 _JVM = ["-Xmx512m", "-XX:+UseSerialGC"]
 
 
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=4)
     parser.add_argument("--format", default="debezium")
     parser.add_argument("--transactions", action="store_true")
+    parser.add_argument("--no-context", action="store_true")
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
     if given.quick:
@@ -60,7 +62,8 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
     spark = spark_session("local[2]", delta=False)
 
     def bring(topic: str) -> float:
-        made = formatter(given.format, topic=topic)
+        handling = ValueModes(extended_headers=not given.no_context)
+        made = formatter(given.format, topic=topic, handling=handling)
         output = KafkaOutput(
             spark, str(scratch / "log"), SqliteState(f"sqlite:///{scratch / 'state.db'}"),
             Delivery(topic.partition("-")[0], keyed=False, formatter=made, part_bytes=4 << 20),
@@ -73,7 +76,9 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
     bring("first-{name}")  # compiled kernels, the broker's own code
     messages, size = _sizes(server, [f"first-{name}" for name in names])
     rows = typed_rows(messages // given.tables)
-    headers = ((SCHEMA_HEADER, b"1"), *_MORE_HEADERS.get(given.format, ()))
+    headers = ((SCHEMA_HEADER, b"1"),)
+    if given.format == "debezium" and not given.no_context:
+        headers += context_headers(SourceId("postgres", "1", "bench", 1))
     (ours, _), (floor, _) = tasks.by_turns(
         "µs CPU a message, seconds",
         messages,
@@ -85,7 +90,8 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
         [
             Row(
                 f"event log → Kafka ({given.format}, {given.tables} tables, {messages:,} messages "
-                f"of {size} bytes{', transactions' if given.transactions else ''})",
+                f"of {size} bytes, {len(headers) + 1} headers"
+                f"{', transactions' if given.transactions else ''})",
                 f"{ours:.1f} µs CPU a message",
                 f"{floor:.1f} µs (one call of Arrow, librdkafka)",
                 f"{floor / ours:.2f} ×",

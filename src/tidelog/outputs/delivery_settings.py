@@ -99,6 +99,7 @@ def handling_of(section: MessagesSection) -> ValueModes:
         modes.binary_handling_mode,
         modes.bigint_unsigned_handling_mode,
         modes.schemas_enable,
+        modes.extended_headers_enabled,
     )
 
 

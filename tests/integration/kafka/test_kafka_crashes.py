@@ -23,6 +23,7 @@ from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.outputs.kafka.writer import transactional_id
 from tidelog.spark.datasource.segment_rows import batch_of
+from tidelog.spark.formats.json_values import ValueModes
 from tidelog.state.sqlite import SqliteState
 from tidelog.system import failpoints
 
@@ -76,7 +77,8 @@ def versions(messages: list[Read]) -> dict[str, list[int]]:
 
 def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how: Any) -> Any:
     topic = how.pop("topic", f"{path.name}-{{name}}")
-    made = formatter(how.pop("format", "flat"), topic=topic)
+    handling = how.pop("handling", ValueModes())
+    made = formatter(how.pop("format", "flat"), topic=topic, handling=handling)
     skipped = how.pop("skipped", frozenset())
     messages = how.pop("messages", None)
     order = how.pop("order", "key")

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from tests.behaviours.outputs.kafka_topics import Read, read
 from tests.integration.kafka.test_kafka_crashes import output_of
 from tests.support.build_log import BuiltLog
 from tests.support.kafka import KafkaServer
 
 from tidelog.errors import OutputRefusedError
+from tidelog.outputs.delivery_settings import handling_of
 from tidelog.outputs.formatters.messages import LogicalMessages
+from tidelog.outputs.kafka.config import KafkaSection
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 
@@ -78,23 +81,29 @@ def test_a_changed_key_is_reported_in_debeziums_headers(
     assert told['{"id":20}', "d"] == {}
 
 
+@pytest.mark.parametrize("wanted", [True, False])
 def test_format_debezium_has_debeziums_headers_of_connector_and_task(
-    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path, wanted: bool
 ) -> None:
+    section = TypeAdapter(KafkaSection).validate_python({
+        "kind": "kafka", "servers": "x", "debezium": {"extended_headers_enabled": wanted},
+    })  # fmt: skip
     table = built.table("public.t", COLUMNS)
     built.insert(table, "1", "a")
     built.delete(table, "1")
     built.flush()
-    bring(output_of(spark, built, tmp_path, kafka, format="debezium"), built)
+    handling = handling_of(section)
+    bring(output_of(spark, built, tmp_path, kafka, format="debezium", handling=handling), built)
     found = read(f"{tmp_path.name}-t", servers=kafka.servers)
     assert len(found) == 3
     for each in found:
         context = {n: v for n, v in each.headers.items() if n.startswith("__debezium.context.")}
-        assert context == {
+        expected = {
             "__debezium.context.connectorLogicalName": "tidelog",
             "__debezium.context.taskId": "0",
             "__debezium.context.connectorName": "postgresql",
         }
+        assert context == (expected if wanted else {})
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -322,6 +322,11 @@ class DebeziumModes(Section):
         description="Each key and value with its schema, as Kafka Connect's JSON converter "
         "writes them by default.",
     )
+    extended_headers_enabled: bool = Field(
+        default=True,
+        description="Kafka's messages have headers of connector and task. They cost a third of "
+        "the CPU of a message.",
+    )
 
 
 SkipOrFail = Literal["skip", "fail"]

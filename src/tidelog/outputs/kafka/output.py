@@ -286,7 +286,8 @@ class KafkaOutput(ExecutorOutput):
             timeout_s=self._timeout_s,
             keep_rejected=keep_rejected
             and not isinstance(self.delivery.dead_letters, StopAtRejection),
-            context=isinstance(self.delivery.formatter, Debezium),
+            context=isinstance(form := self.delivery.formatter, Debezium)
+            and form.handling.extended_headers,
         )
 
     @property

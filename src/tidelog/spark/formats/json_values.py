@@ -95,6 +95,8 @@ class ValueModes:
     bigint_unsigned: BigintUnsignedMode = "long"
     schemas: bool = False
     """Are values sent with a schema? Then each must have its column's type."""
+    extended_headers: bool = True
+    """Have messages headers of connector and task?"""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ValueModes:

@@ -230,7 +230,7 @@ with the code of the first one's error.
 
 Of several commands:
 
-- `[CONFIG]`: the configuration file; by default `tidelog.yaml` in the current directory.
+- `CONFIG`: the configuration file; by default `tidelog.yaml` in the current directory.
 - `--json`: results go to stdout, one JSON document a line; errors are also written as `{"error": {"kind": …, "message": …}}`. Messages for people about
   errors go to stderr.
 - `--table, -t TABLE`: `namespace.table`, `*` for any text, `!` in front to exclude; may be repeated. `--exclude TABLE` is the same as `--table '!TABLE'`.

@@ -129,14 +129,22 @@ def test_help_has_no_line_breaks_of_a_docstring(
 
 
 def test_the_file_in_the_current_directory_is_used_if_none_is_named(
-    runtime: Runtime, config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    runtime: Runtime,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert invoke("wait", "--help") == 0
+    assert "tidelog wait [OPTIONS] [CONFIG] " in capsys.readouterr().out
     assert invoke("status", "--json") == 0
     assert invoke("pause", "d1") == 0
     assert invoke("set", "max_lag=2.5KiB") == 0
     assert invoke("pause", "tidelog.yaml", "d1") == 0
     assert invoke("pause", "other.yaml", "d1") == 2
+    assert "`tidelog init other.yaml` writes one" in capsys.readouterr().err
     commands = [call["arguments"][1] for name, call in runtime.calls if name == "send_command"]
     assert [getattr(each, "dump_id", None) for each in commands] == ["d1", None, "d1"]
 

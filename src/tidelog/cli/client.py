@@ -194,7 +194,7 @@ DEFAULT_FILE: Final = "tidelog.yaml"
 ConfigFile = Annotated[
     Path,
     typer.Argument(
-        metavar="[CONFIG]",
+        metavar="CONFIG",
         help=f"The configuration file; default: {DEFAULT_FILE} in the current directory.",
     ),
 ]
@@ -203,6 +203,14 @@ ConfigFile = Annotated[
 class ConfigCommand(TyperCommand):
     """A command whose first argument is the configuration file, which may be left out."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        own = [each for each in self.params if each.param_type_name == "argument"]
+        self._file = None
+        if own and own[0].required and own[0].name in ("config", "configs"):
+            self._file, self._is_alone = own[0], len(own) == 1
+            self._file.required = False
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments. Raises UsageError if they need a configuration file and there is
         none.
@@ -210,16 +218,15 @@ class ConfigCommand(TyperCommand):
         return super().parse_args(ctx, self._with_file(ctx, args))
 
     def _with_file(self, ctx: Any, args: list[str]) -> list[str]:
-        arguments = [each for each in self.params if each.param_type_name == "argument"]
-        if not (arguments and arguments[0].required and arguments[0].name in ("config", "configs")):
+        if self._file is None:
             return args
         given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
-        first = given.get(arguments[0].name)
+        first = given.get(self._file.name)
         first = next(iter(first), None) if isinstance(first, tuple) else first
         if isinstance(first, str):
             # Of a command with more arguments, it may be the second one.
             names_file = Path(first).is_file() or Path(first).suffix in (".yaml", ".yml")
-            if names_file or len(arguments) == 1 or not Path(DEFAULT_FILE).is_file():
+            if names_file or self._is_alone or not Path(DEFAULT_FILE).is_file():
                 return args
         elif given.get("help") or ctx.resilient_parsing:
             return args

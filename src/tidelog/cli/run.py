@@ -109,7 +109,7 @@ def serve(
     configs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="[CONFIG]...",
+            metavar="CONFIG",
             help=f"Configuration files; default: {client.DEFAULT_FILE} in the current directory. "
             "The first one's control.rest says who may log in.",
         ),

@@ -207,7 +207,7 @@ def load_config(
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; `tidelog check` needs a configuration") from None
+        raise ConfigError(f"{path}: no such file; `tidelog init {path}` writes one") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
     except OSError as error:

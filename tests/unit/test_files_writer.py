@@ -100,3 +100,21 @@ def test_a_task_that_fails_says_nothing_and_leaves_no_open_file(tmp_path: Path) 
     made.write(TABLE, events(50, 1))
     made.close()
     assert not list((tmp_path / "staging").glob("*.json"))
+
+
+def test_only_texts_that_repeat_have_a_dictionary(tmp_path: Path) -> None:
+    """Trying one for each column costs more than all else of writing."""
+    made = writer(tmp_path, file_format())
+    rows = events(0, 50)
+    made.write(TABLE, rows)
+    unique = pa.array([f"text {n}" for n in range(50)])
+    other = TargetTable(SCHEMA.table, "u", SCHEMA, COLUMNS, ("id",), TABLE.origin)
+    made.write(other, rows.set_column(rows.schema.get_field_index("v"), "v", unique))
+    made.commit()
+    found = {}
+    for file in staged(tmp_path).files:
+        group = pq.ParquetFile(tmp_path / file.staged).metadata.row_group(0)
+        columns = (group.column(at) for at in range(group.num_columns))
+        found[file.table] = {each.path_in_schema for each in columns if each.has_dictionary_page}
+    nulls = {"before.v"}
+    assert found == {"public.t": {"op", "after.v"} | nulls, "u": {"op"} | nulls}

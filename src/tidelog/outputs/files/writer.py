@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from tidelog.codecs.columns.times import timestamp_texts
 from tidelog.errors import ConfigError
 from tidelog.outputs.base.file_store import file_errors
+from tidelog.outputs.base.parquet_columns import dictionary_columns
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.base.writer import Writer
 from tidelog.outputs.files.commits import Attempt, StagedFile
@@ -385,7 +386,7 @@ class _File:
         self._waiting, self.waiting_bytes = [], 0
         with file_errors(self.name, "written"):
             if self._raw is None:
-                self._create()
+                self._create(rows)
             if self._format.kind == "parquet":
                 self._sink.write_table(rows)
             else:
@@ -402,10 +403,15 @@ class _File:
             with suppress(OSError):
                 self._raw.close()
 
-    def _create(self) -> None:
+    def _create(self, first: pa.Table) -> None:
         raw = self._raw = self._store.open_output(self.name)
         if self._format.kind == "parquet":
-            self._sink = pq.ParquetWriter(raw, self.schema, compression=self._format.compression)
+            codec = self._format.compression
+            # Without a codec numbers that repeat are much smaller with one.
+            dictionaries = codec == "none" or dictionary_columns(first)
+            self._sink = pq.ParquetWriter(
+                raw, self.schema, compression=codec, use_dictionary=dictionaries
+            )
         elif self._format.compression == "gzip":
             self._sink = pa.CompressedOutputStream(raw, "gzip")
         else:

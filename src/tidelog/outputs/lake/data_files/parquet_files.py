@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.file_store import file_errors
+from tidelog.outputs.base.parquet_columns import dictionary_columns
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import encoded_path, format_of, to_file
@@ -121,7 +122,6 @@ would write its rows to as many files again.
 _FULL_ENDING = ".full.zstd.parquet"
 _GROUP_ROWS = 128 << 10
 _GROUP_BYTES = 128 << 20  # of a row group's rows in memory
-_SAMPLE = 20_000  # rows that show whether values repeat
 
 _Partition = Mapping[str, str | None]
 
@@ -248,7 +248,7 @@ class ParquetFileWriter:
                 sink,
                 table.schema,
                 compression="zstd",
-                use_dictionary=_dictionary_columns(table),
+                use_dictionary=dictionary_columns(table),
                 write_statistics=self._group_statistics(),
                 store_schema=False,
                 store_decimal_as_integer=True,
@@ -302,25 +302,3 @@ def _sorted(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
             return rows.take(pa.array(np.argsort(whole)))
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key])
     return rows.take(order)
-
-
-def _dictionary_columns(table: pa.Table) -> list[str]:
-    """Returns the columns, and members of structs, for which a dictionary makes files smaller.
-    Trying one for each costs much.
-    """
-    head = table.slice(0, _SAMPLE)
-    found: list[str] = []
-    for field in head.schema:
-        _add_dictionary_columns(head[field.name], field.name, found)
-    return found
-
-
-def _add_dictionary_columns(values: pa.ChunkedArray, path: str, found: list[str]) -> None:
-    kind = values.type
-    if pa.types.is_struct(kind):
-        for at, member in enumerate(kind):
-            _add_dictionary_columns(pc.struct_field(values, at), f"{path}.{member.name}", found)
-        return
-    text = pa.types.is_string(kind) or pa.types.is_binary(kind)
-    if text and pc.count_distinct(values).as_py() * 2 < len(values):
-        found.append(path)

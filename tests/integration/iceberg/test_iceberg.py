@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from py4j.clientserver import ClientServerConnection
 from tests.integration.iceberg import killing
@@ -461,13 +462,20 @@ def test_a_driver_continues_with_the_deletes_that_it_wrote(
     assert lake.session().table("lake.public.orders.delete_files").count() == 1
 
 
-def test_a_commit_is_few_calls_of_the_jvm_and_no_file_of_checksums(
+def faults_of_ended_processes(jvm: int) -> int:
+    """Page faults of its child processes (`man proc_pid_stat`, cminflt): each has some."""
+    return int(Path(f"/proc/{jvm}/stat").read_text().rpartition(")")[2].split()[8])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_commit_is_few_calls_of_the_jvm_and_starts_no_process(
     lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many files it has: each call costs as much as some rows; each of Hadoop's files, two
     processes.
     """
     calls = []
+    jvm = next(each.pid for each in psutil.Process().children(True) if each.name() == "java")
     send = ClientServerConnection.send_command
 
     def counted(connection: Any, command: str) -> Any:
@@ -479,7 +487,10 @@ def test_a_commit_is_few_calls_of_the_jvm_and_no_file_of_checksums(
     def committed(state: IcebergState, *args: Any, **how: Any) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(ClientServerConnection, "send_command", counted)
-            return commit(state, *args, **how)
+            before = faults_of_ended_processes(jvm)
+            found = commit(state, *args, **how)
+            assert faults_of_ended_processes(jvm) == before
+            return found
 
     table, many = built.table("public.t", {"id": "int64", "day": "text"}), 40
     for number in range(many):

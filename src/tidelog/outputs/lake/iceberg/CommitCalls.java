@@ -6,7 +6,10 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.iceberg.CatalogUtil;
 import org.apache.iceberg.ContentFileParser;
 import org.apache.iceberg.DataFile;
@@ -39,6 +42,9 @@ public final class CommitCalls {
         && "file".equals(new Path(warehouse).getFileSystem(conf).getUri().getScheme())
         && !given.containsKey("io-impl")) {
       given.put("io-impl", "tidelog.iceberg.LocalFiles");
+      conf.setClassLoader(CommitCalls.class.getClassLoader());
+      conf.set("fs.file.impl", "tidelog.iceberg.PlainFileSystem");
+      conf.setBoolean("fs.file.impl.disable.cache", true); // Spark has Hadoop's own there
     }
     Thread thread = Thread.currentThread();
     ClassLoader before = thread.getContextClassLoader();
@@ -109,11 +115,31 @@ public final class CommitCalls {
   }
 }
 
+/** Hadoop's local files, by which a catalog commits, with the permissions that new files have. */
+public final class PlainFileSystem extends LocalFileSystem {
+  public PlainFileSystem() {
+    super(new RawFileSystem());
+  }
+}
+
+/** Hadoop starts a process for each file that it creates, to set its permissions. */
+public final class RawFileSystem extends RawLocalFileSystem {
+  public void setPermission(Path path, FsPermission permission) {}
+}
+
 /**
  * Files of a local path. Hadoop starts two processes for each one that it creates, which set the
  * permissions of it and of a file of checksums.
  */
 public final class LocalFiles extends HadoopFileIO {
+  /** Iceberg copies the configuration, without its class loader. */
+  public void setConf(Configuration conf) {
+    Configuration known = new Configuration(conf);
+    known.unset("fs.file.impl");
+    known.unset("fs.file.impl.disable.cache");
+    super.setConf(known);
+  }
+
   public InputFile newInputFile(String path) {
     return path.startsWith("/") ? Files.localInput(path) : super.newInputFile(path);
   }

@@ -839,6 +839,8 @@ def test_deliveries_are_reported_below_their_output() -> None:
     assert "the broker is down" in below
     assert below.endswith("…")
     assert len(below) < 300
+    empty = overview(status(outputs=[{**told_of, "batch_records": 0}]), NOW_MS)
+    assert status_text(empty).split(told_first)[1].split("\n")[0].endswith(", without records")
 
 
 def test_a_start_is_reported_with_its_progress_and_no_command_starts_a_second_process() -> None:

@@ -350,7 +350,9 @@ def of_deliveries(output: OutputHealth) -> str:
         parts.append(f"a batch of {records} is under way since {_local(output.begun_ms)}")
     if output.committed_ms is not None:
         text = f"last batch at {_local(output.committed_ms)}"
-        if output.batch_s is not None and output.records_per_s is not None:
+        if output.batch_records == 0:
+            text += ", without records"
+        elif output.batch_s is not None and output.records_per_s is not None:
             took = brief_span(output.batch_s * 1000)
             records = f"{output.batch_records or 0:,} records"
             text += f": {records} in {took}, {output.records_per_s:,.0f} a second"

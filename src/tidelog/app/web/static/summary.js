@@ -230,7 +230,7 @@ export function showOutputs(found) {
         el("div", {}, each.error ? `stopped: ${each.error}` : each.behind_records
           ? `${span(each.lag_s)} late, ${count(each.behind_records)} records to deliver` : "has everything"),
         each.begun_ms ? el("div", {}, `a batch of ${plural(each.begun_records, "record")} is under way since ${clock(each.begun_ms)}`) : null,
-        each.committed_ms ? el("div", {}, `last batch at ${clock(each.committed_ms)}: ${plural(each.batch_records, "record")} in ${span(each.batch_s)}, ${rate(each.records_per_s)} a second`) : null,
+        each.committed_ms ? el("div", {}, `last batch at ${clock(each.committed_ms)}${each.batch_records ? `: ${plural(each.batch_records, "record")} in ${span(each.batch_s)}, ${rate(each.records_per_s)} a second` : ", without records"}`) : null,
         each.rejected ? el("div", {}, sign("warning"), ` ${plural(each.rejected, "record")} in dead letters, the last at ${clock(each.rejected_ms)}`) : null,
         ...byCause(each.keyless || {}).map(([tables, text]) => el("div", { class: "muted" }, keylessText(tables, text))),
         fails(each, found.problems) ? el("div", { class: "muted" }, `failed last at ${clock(each.last_error_ms)}: ${each.last_error}`) : null,

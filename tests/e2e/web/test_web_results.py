@@ -145,6 +145,13 @@ def test_what_verify_and_check_found(port: int, new_page: Open) -> None:
     assert page.locator("#page img").count() == 0
     assert page.locator("text=Check now").count() == 0  # for operators alone
 
+    counts = {"error": 0, "warning": 1, "ok": 3}
+    own = {"at_ms": NIGHT_S * 1000, "by": "capture", "counts": counts, "findings": []}
+    check = {"running": False, "trouble": "", "found": own}
+    page.route("**/results", lambda route: route.fulfill(json={"verified": None, "check": check}))
+    page.reload()
+    page.wait_for_selector("#checked >> text=by capture: the source alone")
+
     acting = new_page(url(port), OPERATOR, "Anna")
     acting.wait_for_selector("#checked")
     acting.click("text=Check now")

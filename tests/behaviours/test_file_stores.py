@@ -48,6 +48,16 @@ def test_what_writes_a_file_makes_its_folder(store: FileStore) -> None:
     assert store.names("c/d") == ["y"]
 
 
+def test_a_large_file_is_whole(store: FileStore) -> None:
+    """Object stores get it in parts."""
+    block = bytes(range(256)) * 2**14
+    with store.open_output("a/large") as file:
+        for number in range(5):
+            file.write(bytes([number]) + block)
+    store.sync(["a/large", "a"])
+    assert store.read("a/large") == b"".join(bytes([number]) + block for number in range(5))
+
+
 def test_a_name_is_taken_once(store: FileStore) -> None:
     tag = store.put_if_absent("log/1", b"first")
     assert tag is not None

@@ -1,7 +1,8 @@
 """A server of Google's Cloud Storage of one's own: fake-gcs-server, from the Go module proxy.
 
-It checks the conditions of a put in its JSON API alone, and Tidelog's client sends them by the XML
-API. So puts and copies are passed on as those of the JSON API, here; all else is as it came.
+It checks the conditions of a put in its JSON API alone, and has uploads in parts there alone;
+Tidelog's client uses the XML API. So puts and copies are passed on as those of the JSON API, here,
+and parts as one put; all else is as it came.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
+from xml.sax.saxutils import escape
 
 import pytest
 from tests.left_out import SAID
@@ -116,12 +118,20 @@ class GcsServer(EmbeddedServer):
         return is_created(request)
 
 
+def _result(step: str, name: str, value: str) -> bytes:
+    """A step's answer, as the XML API has it."""
+    kind = f"{step}MultipartUploadResult"
+    return f"<{kind}><{name}>{escape(value)}</{name}></{kind}>".encode()
+
+
 class _Front(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
         self.behind = port
+        self.parts: dict[str, dict[int, bytes]] = {}
+        """By number, of each upload that is not complete."""
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -137,8 +147,35 @@ class _Request(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self.do_GET()
 
+    def do_POST(self) -> None:
+        """The begin and the end of an upload in parts."""
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        upload = self._upload()
+        if not upload:
+            upload = secrets.token_hex(8)
+            self.server.parts[upload] = {}
+            self._answer((200, {}, _result("Initiate", "UploadId", upload)))
+            return
+        parts = self.server.parts.pop(upload)
+        status, headers, answer = self._put(b"".join(parts[number] for number in sorted(parts)))
+        if status == 200:
+            answer = _result("Complete", "ETag", headers["ETag"])
+        self._answer((status, headers, answer))
+
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if upload := self._upload():
+            number = int(parse_qs(urlsplit(self.path).query)["partNumber"][0])
+            self.server.parts[upload][number] = body
+            self._answer((200, {"ETag": f'"{number}"'}, b""))
+        else:
+            self._answer(self._put(body))
+
+    def _upload(self) -> str:
+        """The upload in parts that the request is of, if any."""
+        return parse_qs(urlsplit(self.path).query).get("uploadId", [""])[0]
+
+    def _put(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         bucket, _, name = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
         query = {}
         if self.headers.get(_CONDITION) is not None:
@@ -158,7 +195,7 @@ class _Request(BaseHTTPRequestHandler):
             stored = stored.get("resource", stored)
             headers = {"ETag": f'"{stored["etag"]}"', "x-goog-generation": stored["generation"]}
             answer = b""
-        self._answer((status, headers, answer))
+        return status, headers, answer
 
     def _asked(
         self, method: str, path: str, body: bytes | None = None

@@ -33,7 +33,7 @@ ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
 SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
 	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-no-java test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak oracle-lakes soak-engine campaign campaign-short dist test-dist test-container sbom audit lint format docs site docs-serve lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-no-java test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak oracle-lakes soak-engine campaign campaign-short dist test-dist test-container test-chart sbom audit lint format docs site docs-serve lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -191,6 +191,13 @@ test-dist: dist ## By hand: the wheel in an empty environment; ARGS=demo: also t
 
 test-container: dist ## By hand, as root: the steps of deploy/Containerfile in a Debian root (needs mmdebstrap), and the images' sizes
 	$(PY) tools/try_container.py $(or $(DIR),build/container) $(ARGS)
+
+CHART := $(STAMPS)/chart/bin
+
+test-chart: ## By hand: what Helm makes of deploy/chart, against the schemas of Kubernetes (needs helm)
+	@test -x $(CHART)/kubernetes-validate || { $(PYTHON) -m venv $(STAMPS)/chart && $(CHART)/python -m pip install --quiet \
+		--disable-pip-version-check kubernetes-validate==1.37.0; }
+	$(CHART)/python tools/check_chart.py
 
 sbom: dist ## Bill of materials and licences of what the images have of Python packages, in dist/
 	PYTHON=$(PYTHON) tools/sbom.sh dist

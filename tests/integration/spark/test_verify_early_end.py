@@ -79,6 +79,7 @@ def ended_by_ctrl_c(config: Config) -> None:
     assert [(each["table"], each["equal"]) for each in report["tables"]] == [("public.a", True)]
     assert report["not_compared"] == [f"public.{table} in delta" for table in "bcd"]
     assert not report["equal"]
+    assert counts
     assert counts == sorted(counts), "progress counted backward"
 
 

@@ -56,8 +56,8 @@ def test_only_exclusions_mean_all_but_where_no_pattern_means_all() -> None:
     assert all_but([]) == ()
     assert all_but(["public.a", "!public.b"]) == ("public.a", "!public.b")
     command = ExecuteSnapshot(dump_id="d", tables=("!public.secret",))
-    assert TableSelection().chosen(command.tables, TABLES) == [A, B]
-    assert TableSelection().chosen(["public.b", "*", "!*.secret"], TABLES) == [B, A]
+    assert TableSelection().select(command.tables, TABLES) == [A, B]
+    assert TableSelection().select(["public.b", "*", "!*.secret"], TABLES) == [B, A]
 
 
 def test_a_namespace_in_quotes_is_taken_as_it_is() -> None:

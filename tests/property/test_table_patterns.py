@@ -75,7 +75,7 @@ def users(patterns: list[str], log: EventLog) -> Iterator[tuple[str, set[TableNa
     steps = [Step("drop", ["a"], tuple(each.tables)) for each in output.steps]
     yield "steps", {t for t in tables if steps_of(steps, t)}
     command = ExecuteSnapshot(dump_id="d", tables=tuple(patterns))
-    yield "command", set(TableSelection(command.matching).chosen(command.tables, tables))
+    yield "command", set(TableSelection(command.matching).select(command.tables, tables))
     options = SourceOptions.parse({"path": "x", "tables": ",".join(patterns)})
     schemas = partitions.schemas_of(log, options.tables) or {}
     yield "Spark source", {schema.table for schema in schemas.values()}

@@ -134,6 +134,18 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     assert is_there(cache, "a")
 
 
+def test_of_a_table_that_is_larger_than_the_cache_a_part_stays_cached(tmp_path: Path) -> None:
+    index = index_of(NUMBERS, [{"k": k} for k in range(1000)])  # about 8 KB
+    cache = KeyIndexCache(str(tmp_path), most_bytes=30_000)
+    hits = []
+    for _batch in range(3):
+        hits.append([path for path in "abcdefgh" if is_there(cache, path)])
+        for path in "abcdefgh":
+            if not is_there(cache, path):
+                cache.keep("t", path, NUMBERS, index)
+    assert hits == [[], ["a", "b", "c"], ["a", "b", "c"]]
+
+
 def test_an_index_stays_readable_when_its_file_goes(tmp_path: Path) -> None:
     cache = KeyIndexCache(str(tmp_path))
     cache.keep("t", "f", NUMBERS, index_of(NUMBERS, [{"k": k} for k in range(100_000)]))

@@ -120,4 +120,4 @@ def test_the_cache_takes_no_more_of_a_disk_than_it_leaves_free(
     for number in range(6):
         cache.keep(batch.schema, [batch], number)
         assert usage(tmp_path).free > disk // 2 - 1000, "without what describes the batches"
-    assert [cache.find(number) is None for number in range(6)] == [True] * 4 + [False] * 2
+    assert [cache.find(number) is None for number in range(6)] == [False] * 2 + [True] * 4

@@ -10,6 +10,7 @@ import mmap
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ from tidelog.system.private_files import create_directory, create_file
 _FORMAT = 3
 CACHE_BYTES: Final = 8 << 30
 """By default, most bytes of indexes of keys on a host, and of rows."""
+RECENT_S: Final = 600.0
+"""Files that were used within this time are not deleted to make room. A table that is larger than
+the cache is searched as a whole by each batch: each file would be deleted before its next use.
+"""
+_FULL_S: Final = 5.0
+"""Seconds for which a cache without room is not listed again."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -39,13 +46,14 @@ class DiskCache:
     Args:
         directory: where they are; it is created.
         most_bytes: about the limit of all files, and never more than they leave free on the disk;
-            those that were not used for longest are deleted first.
+            those that were not used for longest are deleted first, recently used ones never.
     """
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory = directory
         self._most_bytes = most_bytes
         self._bytes_until_sweep = 0
+        self._full_until = 0.0
 
     def find(self, *key: object) -> list[pa.RecordBatch] | None:
         """Returns what was stored under the key; None: nothing."""
@@ -106,6 +114,9 @@ class DiskCache:
         self._bytes_until_sweep -= size
         if self._bytes_until_sweep > 0:
             return True
+        if time.monotonic() < self._full_until:
+            return False
+        recent_ns = time.time_ns() - int(RECENT_S * 1e9)
         found = []
         for entry in os.scandir(self._directory):
             with suppress(FileNotFoundError):
@@ -114,13 +125,15 @@ class DiskCache:
         used = sum(each[1] for each in found)
         most = min(self._most_bytes, (used + shutil.disk_usage(self._directory).free) // 2)
         total = size + used
-        for _, freed, place in sorted(found):
-            if total <= most:
+        for used_ns, freed, place in sorted(found):
+            if total <= most or used_ns > recent_ns:
                 break
             with suppress(OSError):
                 Path(place).unlink()
                 total -= freed
         self._bytes_until_sweep = min(most - total, most // 8)
+        if total > most:
+            self._full_until = time.monotonic() + _FULL_S
         return total <= most
 
 

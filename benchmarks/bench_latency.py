@@ -1,10 +1,10 @@
 """Commit in PostgreSQL → visible in an output, at a fixed rate of single-row transactions.
 
-``delta``   a table of --rows rows in Delta
+``delta``, ``iceberg``   a table of --rows rows
 ``files``   an append-only output: Parquet files
 ``kafka``, ``postgres``, ``http``    as a consumer, a reader, the API sees them
 
-    python -m benchmarks.bench_latency [delta files kafka postgres http] [--rows 200000]
+    python -m benchmarks.bench_latency [delta iceberg files kafka postgres http] [--rows 200000]
         [--rate 1000] [--seconds 60] [--warm 180 ...] [--trigger 1s] [--remote sc://localhost:15002]
 
 Several times for --warm: what is seen after each of them.
@@ -58,6 +58,28 @@ def delta(root: Path) -> Iterator[Destination]:
         return found
 
     yield f"kind: delta, path: {root}", visible
+
+
+@contextmanager
+def iceberg(root: Path) -> Iterator[Destination]:
+    """From the newest metadata file of a catalog of files, which is polled."""
+
+    def watch(found: Visible, stop: threading.Event) -> None:
+        known, folder = "", root / "public" / "orders" / "metadata"
+        while not stop.wait(0.02):
+            with suppress(OSError):
+                version = (folder / "version-hint.text").read_text()
+                if version and version != known:
+                    seen = time.time()
+                    metadata = json.loads((folder / f"v{version}.metadata.json").read_text())
+                    ends = [
+                        v for n, v in metadata["properties"].items() if n.endswith("/committed")
+                    ]
+                    found += [(int(end), seen) for end in ends]
+                    known = version
+
+    with _watching(watch) as found:
+        yield f"kind: iceberg, path: {root}", lambda: list(found)
 
 
 @contextmanager
@@ -138,6 +160,7 @@ def _watching(watch: Callable[[Visible, threading.Event], None]) -> Iterator[Vis
 _GOAL = "p50 ≤ 0.4 s, p99 ≤ 1 s"
 OUTPUTS: dict[str, tuple[str, Callable[[Path], AbstractContextManager[Destination]], str]] = {
     "delta": ("in Delta", delta, "p50 ≤ 1 s, p99 ≤ 2 s"),
+    "iceberg": ("in Iceberg", iceberg, "p50 ≤ 1.5 s, p99 ≤ 3 s"),
     "files": ("appended to Parquet files", files, "p50 ≤ 1.5 s"),
     "kafka": ("in Kafka", kafka, _GOAL),
     "postgres": ("in PostgreSQL", postgres, _GOAL),

@@ -24,6 +24,7 @@ from tests.support.s3 import S3Server
 from tests.support.two_hosts import Host, hosts
 
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.spark.sessions.jars import fetch_jars, installed_spark
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/how-to/cluster.md").read_text(encoding="utf-8")
 NAMES: Final = ("master", "worker1", "worker2", "worker3", "capture", "driver")
@@ -32,9 +33,10 @@ GOES_ON: Final = ("spark-class ", "tidelog capture ", "tidelog pipeline ")
 BUCKET: Final = "company-cdc"
 TABLES: Final = ("customers", "orders", "payments")
 ROWS: Final = 10_000
-WAIT_S: Final = 240.0
+JOBS: Final = "Your own jobs on it"
+WAIT_S: Final = 480.0
 pytestmark = [
-    pytest.mark.spark, pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(600)
+    pytest.mark.spark, pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(1500)
 ]  # fmt: skip
 
 
@@ -63,7 +65,8 @@ class Cluster:
                 elif command.startswith(GOES_ON):
                     self.hosts[host].start(_in_shell(shell.get(host, ""), command))
                 else:
-                    self.answers[command] = self.hosts[host].run(command)
+                    whole = _in_shell(shell.get(host, ""), command)
+                    self.answers[command] = self.hosts[host].run(whole, timeout_s=WAIT_S)
 
     def wait_for(self, what: Callable[[], object], every_s: float = 0.5) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -156,7 +159,8 @@ def cluster(s3: S3Server, postgres: PostgresServer, tmp_path: Path) -> Iterator[
         opened.callback(postgres.execute, "DROP ROLE tidelog")
         postgres.create_database("shop")
         opened.callback(postgres.drop_database, "shop")
-        [configuration] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+        [configuration] = re.findall(r"```yaml\n(.*?)```", section("Configure"), re.DOTALL)
+        [program] = re.findall(r"```python\n(.*?)```", section(JOBS), re.DOTALL)
         for name, host in made.items():
             address = f"http://{network.address_of('s3')}:{at}"
             host.environment |= {
@@ -172,7 +176,9 @@ def cluster(s3: S3Server, postgres: PostgresServer, tmp_path: Path) -> Iterator[
                     "AWS_SECRET_ACCESS_KEY": s3.secret_access_key,
                 }
                 (host.directory / "tidelog.yaml").write_text(configuration)
+                (host.directory / "orders.py").write_text(program)
             opened.callback(host.kill)  # before what it uses ends
+        fetch_jars(["delta", "s3"], installed_spark())  # hosts reach no repository
         known = made["driver"].directory / ".cache" / "tidelog"
         known.parent.mkdir()
         known.symlink_to(Path.home() / ".cache" / "tidelog")  # a Spark that has been started before
@@ -252,5 +258,21 @@ def test_a_worker_s_host_is_lost_amid_a_batch_and_all_outputs_are_right(
     cluster.wait_for(lambda: cluster.in_files() == cluster.in_changes())
     cluster.follow("Look at it")
     assert cluster.answers["tidelog verify tidelog.yaml"].startswith("equal: yes")
-    not_here = [each for each in COMMAND.findall(PAGE) if each[0] == "each"]  # it is installed
-    assert sorted(cluster.given + not_here) == sorted(COMMAND.findall(PAGE))
+    here = COMMAND.findall(PAGE.replace(section(JOBS), ""))
+    not_here = [each for each in here if each[0] == "each"]  # it is installed
+    assert sorted(cluster.given + not_here) == sorted(here)
+
+
+def test_a_job_of_one_s_own_writes_a_table_on_s3(
+    cluster: Cluster, postgres: PostgresServer
+) -> None:
+    Shop(postgres.dsn("shop"))
+    cluster.follow("Start the cluster")
+    capture = cluster.hosts["capture"]
+    capture.start("tidelog capture tidelog.yaml")
+    capture.run("tidelog dump tidelog.yaml --table public.orders --wait", timeout_s=WAIT_S)
+    cluster.follow(JOBS)
+    fetched = cluster.answers["tidelog jars --for delta,s3"]
+    assert {"hadoop-aws", "delta-spark"} <= set(re.findall(r"/([a-z-]+)[-_]\d", fetched))
+    rows = by_delta_rs(str(cluster.bucket / "own/orders"), "version").to_pylist()
+    assert {each["after"]["id"] for each in rows if each["op"] == "r"} == set(range(1, ROWS + 1))

@@ -1,15 +1,21 @@
 """What it costs to look at the catalogue of a database of many idle tables: the CPU seconds of the
-source and of ours, of a look that finds nothing changed, and of one after a table was altered.
+source and of ours, of a look that finds nothing changed, and of one after a table was altered. And
+what a start of capture takes, until a change of a table is durable: the first one, and another.
 
-    python -m benchmarks.bench_looks [--tables 1500 10000] [--looks 5] [--quick]
+    python -m benchmarks.bench_looks [looks] [start] [--tables 1500 10000] [--looks 5] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +42,7 @@ _AT_ONCE = 250
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["looks", "start"])
     parser.add_argument("--tables", type=int, nargs="+", default=[1_500, 10_000])
     parser.add_argument("--looks", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
@@ -50,13 +57,43 @@ def main() -> None:
                 for first in range(0, tables, _AT_ONCE):
                     numbers = range(first, min(first + _AT_ONCE, tables))
                     sql.execute(";".join(f"CREATE TABLE t{n} ({_COLUMNS})" for n in numbers))
-                sql.execute("CREATE SCHEMA tidelog")
+                if "start" in given.parts:
+                    sql.execute("VACUUM ANALYZE")
+                    start(sql, dsn, Path(scratch) / str(tables), tables)
+                if "looks" not in given.parts:
+                    continue
+                sql.execute("DROP PUBLICATION IF EXISTS tidelog")
+                sql.execute("CREATE SCHEMA IF NOT EXISTS tidelog")
                 names = ", ".join(f"t{n}" for n in range(tables))
                 for statement in publication_sql(Publications("tidelog", ["none.*"]), sql):
                     sql.execute(statement.encode())
                 sql.execute(f"ALTER PUBLICATION tidelog ADD TABLE {names}".encode())
                 sql.execute("VACUUM ANALYZE")
                 measure(sql, dsn, Path(scratch) / f"{tables}.db", tables, given.looks)
+
+
+def start(sql: psycopg.Connection[Any], dsn: str, directory: Path, tables: int) -> None:
+    directory.mkdir()
+    file = directory / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: '{dsn}', tables: ['public.*'], snapshot: no_data}}\n"
+        f"log: {{path: {directory}/log}}\nstate: {{url: 'sqlite:///{directory}/state.db'}}\n"
+    )
+    command = [sys.executable, "-m", "benchmarks.capture_process", str(file), "--records", "1"]
+    keys, rows = count(1), []
+    for what in ("the first start", "another start"):
+        began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            while process.poll() is None:
+                sql.execute(b"INSERT INTO t0 (id) VALUES (%s)", (next(keys),))
+                time.sleep(0.2)
+            report = json.loads(process.communicate()[0].strip().splitlines()[-1])
+        took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        cost = f"{took:.1f} s, {cpu:.1f} s CPU of ours, {report['peak_mb']:.0f} MB"
+        goal = "≤ 20 s, ≤ 600 MB"
+        rows.append(Row(f"{what} of capture of {tables:,} tables", cost, "", "", goal))
+    show(rows)
 
 
 def measure(sql: psycopg.Connection[Any], dsn: str, path: Path, tables: int, looks: int) -> None:

@@ -472,3 +472,19 @@ def test_new_expression_of_a_published_generated_column_is_noticed(
             assert catalogue.rows_may_differ(before.storage, after.storage) is noticed
     catalogue.close()
     postgres18.drop_database("expression")
+
+
+def test_queries_of_many_tables_are_prepared_and_see_each_change(
+    server: PostgresServer, sql: psycopg.Connection[Any]
+) -> None:
+    catalogue = PostgresCatalogue(server.dsn("storage"))
+    sql.execute(TABLE.encode())
+    for number in range(12):
+        sql.execute(f"ALTER TABLE t ADD c{number} int".encode())
+        shape = catalogue.shape(T)
+        assert shape is not None
+        assert shape.schema.column_names[-1] == f"c{number}"
+    assert catalogue._connection is not None
+    [(prepared,)] = catalogue._connection.execute("SELECT count(*) FROM pg_prepared_statements")
+    catalogue.close()
+    assert prepared > 3

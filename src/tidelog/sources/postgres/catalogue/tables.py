@@ -11,7 +11,8 @@ table (`table_versions`). Both only show that something changed;
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -183,6 +184,7 @@ def _xmin(alias: str, seed: int) -> str:
 # The catalogue.
 
 BLOCK_BYTES = 8192
+_PREPARED_AFTER = 5  # executions of a query
 
 # Ordinary and partitioned tables; a partition belongs to its root and is never listed.
 _TABLES = """
@@ -287,8 +289,9 @@ class PostgresCatalogue:
         with self._lock, translate_errors(f"looking up {table}"):
             connection = self._get_connection()
             # Schema and storage must be of one moment.
-            with connection.transaction():
-                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            with connection.transaction(), _prepared(connection):
+                isolation = b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+                connection.execute(isolation, prepare=False)
                 shape = table_shape(connection, self._finder, table, self._publications)
                 if shape is not None:
                     _require_readable(connection, table, shape.schema.relation_id)
@@ -390,6 +393,18 @@ class PostgresCatalogue:
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self._dsn, purpose="catalogue", settings=CATALOGUE_SETTINGS)
         return self._connection
+
+
+@contextmanager
+def _prepared(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Prepare the queries of a table's shape, which name catalogues only: for each of many tables,
+    planning them would take most of the time.
+    """
+    connection.prepare_threshold = _PREPARED_AFTER
+    try:
+        yield
+    finally:
+        connection.prepare_threshold = None
 
 
 def matching_tables(

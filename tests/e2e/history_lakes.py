@@ -245,11 +245,13 @@ class IcebergLake(Lake):
         return f"{_CATALOG}.`{namespace}`.`{name}`"
 
     def _actions(self, spark: Any) -> Mapping[str, Callable[[Table], None]]:
-        found: dict[str, Callable[[Table], None]] = {
-            "tag by PyIceberg": self._tag,
-            "rewrite by PyIceberg": self._rewrite,
-            "expire by PyIceberg": self._expire,
-        }
+        found: dict[str, Callable[[Table], None]] = {}
+        if self.layout["format_version"] < 3:  # PyIceberg commits to no other
+            found |= {
+                "tag by PyIceberg": self._tag,
+                "rewrite by PyIceberg": self._rewrite,
+                "expire by PyIceberg": self._expire,
+            }
         if spark is not None:
             found |= {
                 f"{name} of Iceberg": lambda table, name=name, more=more: spark.sql(  # type: ignore[misc]
@@ -353,7 +355,8 @@ class Users(threading.Thread):
                 lake, table = rng.choice(self._lakes), rng.choice(self._tables)
                 if lake.query(table, "count(*)"):
                     actions = lake._actions(self._spark)
-                    self._act(rng.choice([*actions]), actions, table)
+                    if actions:
+                        self._act(rng.choice([*actions]), actions, table)
         except BaseException as failure:  # noqa: BLE001 - raised by check
             self._failure = failure
 

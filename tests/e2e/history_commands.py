@@ -172,12 +172,14 @@ class Commander:
         chosen = rng.sample(sorted(changes), rng.randint(1, 3))
         self._send(SetDumpOptions(**{name: changes[name] for name in chosen}))
 
+    def read_by(self, **options: int) -> None:
+        """Set options of how chunks are read."""
+        self._send(SetDumpOptions(**options), ACT_S)
+
     def quicken(self) -> None:
         """The end of a run: let everything come to its end soon."""
         self.resume()
-        self._send(
-            SetDumpOptions(chunk_rows=500, delay_ms=0, rows_per_second=0, parallelism=4), ACT_S
-        )
+        self.read_by(chunk_rows=500, delay_ms=0, rows_per_second=0, parallelism=4)
         if self._to_dump_again:
             self.dump("all")  # or the run may show nothing
 

@@ -37,12 +37,14 @@ SPEC = Spec(
     transactions=150,
     parallelism=2,
     chunk_rows=10,
-    delay_ms=1000,
     commands=(),
     blocking=False,
     faults=(),
     kills_amid=1,
 )
+SLOW = {"chunk_rows": 10, "delay_ms": 1000}
+"""How a dump is read that another version takes over amid."""
+FAST = {"chunk_rows": 500, "delay_ms": 0}
 
 
 class FormerCapture(CaptureProcess):
@@ -112,6 +114,7 @@ class UpgradeRun(PipelineRun):
         self._stop(standby)
         standby = self._launch()
         self._await_standby(standby)
+        self.commander.read_by(**SLOW)
         begun = self._chunks()
         self.commander.dump("all")
         self._await(lambda: self._chunks() >= begun + 3, "the dump")
@@ -120,6 +123,7 @@ class UpgradeRun(PipelineRun):
         self._await(lambda: str(standby.pid) in str(self._status().get("leader")), "its successor")
         self._await_standby(self._launch())
         self._note(f"{'the former' if self._is_former else 'this'} version took over")
+        self.commander.read_by(**FAST)
         self._await(lambda: self._newest_dump() == "completed", "the dump's end")
         self.killed += 1
 

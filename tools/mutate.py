@@ -56,7 +56,7 @@ def mutants() -> list[Mutant]:
 
 
 def test_passes(source: Path, test: str) -> bool:
-    """Returns True if the test passes with ``source`` in place of the sources."""
+    """Return True if the test passes with ``source`` in place of the sources."""
     command = [
         sys.executable,
         "-m",

@@ -51,7 +51,7 @@ SAMPLED = ("behaviours/dumps", "behaviours/outputs")
 
 
 def words(line: str) -> Iterator[str]:
-    """Yields each word that has a plainer one, with that."""
+    """Yield each word that has a plainer one, with that."""
     if ANY.search(line):
         for word, use in WORDS:
             if match := word.search(line):
@@ -59,7 +59,7 @@ def words(line: str) -> Iterator[str]:
 
 
 def texts(source: str, nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Yields line and text of each comment, docstring and other text, and of each variable's name
+    """Yield line and text of each comment, docstring and other text, and of each variable's name
     the words.
     """
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -76,7 +76,7 @@ def texts(source: str, nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Yields line and name of each function, class and thread."""
+    """Yield line and name of each function, class and thread."""
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
@@ -85,7 +85,7 @@ def names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def in_pages(folder: Path) -> Iterator[str]:
-    """Yields a line for each place in the prose of Markdown pages: not in code, not in links."""
+    """Yield a line for each place in the prose of Markdown pages: not in code, not in links."""
     for path in sorted(folder.rglob("*.md")):
         page = path.relative_to(folder)
         if page.parts[0] == INTERNALS:
@@ -97,7 +97,7 @@ def in_pages(folder: Path) -> Iterator[str]:
 
 
 def in_tests(folder: Path) -> Iterator[str]:
-    """Yields a line for each name of a test and docstring of a module."""
+    """Yield a line for each name of a test and docstring of a module."""
     for path in sorted(folder.rglob("*.py")):
         source, place = path.read_text(encoding="utf-8"), path.relative_to(folder)
         about = source[3:].partition('"""')[0] if source.startswith('"""') else ""
@@ -111,7 +111,7 @@ def in_tests(folder: Path) -> Iterator[str]:
 
 
 def found(folder: Path) -> Iterator[str]:
-    """Yields a line for each place in Python files and scripts of pages."""
+    """Yield a line for each place in Python files and scripts of pages."""
     for path in sorted(folder.rglob("*.js")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             for word in words(line):

@@ -111,7 +111,7 @@ class Host:
         self.pipeline = None
 
     def end_pipeline(self, timeout_s: float) -> None:
-        """Raises HistoryError if it does not end in order."""
+        """Raise HistoryError if it does not end in order."""
         if self.pipeline is None:
             return
         self.pipeline_leaves = True

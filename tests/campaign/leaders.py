@@ -28,7 +28,7 @@ CHANGES: Final = ("put", "delete")
 
 
 def judge(notes: Sequence[Note], segments: Iterable[SegmentMeta]) -> None:
-    """Raises HistoryError."""
+    """Raise HistoryError."""
     _within_the_lease(notes, ("append",), LATE_APPEND)
     _within_the_lease(notes, CHANGES, LATE_STATE_WRITE)
     _epochs_rise(notes)

@@ -99,7 +99,7 @@ class StoreNemesis(Nemesis):
         return self._begin(BUCKET, seconds, bucket.disarm)
 
     def _hold_a_put(self) -> bool:
-        """Raises HistoryError if the store takes it although another leads."""
+        """Raise HistoryError if the store takes it although another leads."""
         bucket, host = self._place.bucket, self._leading()
         if self._away or bucket is None or host is None or host.capture is None:
             return False

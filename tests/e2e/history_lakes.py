@@ -344,7 +344,7 @@ class Users(threading.Thread):
         self.join(120)
 
     def check(self) -> None:
-        """Raises what a user found."""
+        """Raise what a user found."""
         if self._failure is not None:
             raise self._failure
 

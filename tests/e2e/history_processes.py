@@ -220,7 +220,7 @@ class CaptureProcess:
         self.frozen = number is signal.SIGSTOP
 
     def is_stopped(self) -> bool:
-        """Returns True if it has ended or, upon SIGSTOP, none of its threads runs."""
+        """Return True if it has ended or, upon SIGSTOP, none of its threads runs."""
         states = set()
         for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended

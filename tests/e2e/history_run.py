@@ -83,7 +83,7 @@ class Run:
     # ------------------------------------------------------------ building a history
 
     def __call__(self) -> SourceHistory:
-        """Raises HistoryError if the event log is not a true history."""
+        """Raise HistoryError if the event log is not a true history."""
         try:
             return self._run()
         finally:

@@ -77,7 +77,7 @@ class Shop:
         self.wait_for(self._is_dumped)
 
     def change(self, sql: str) -> None:
-        """Returns when capture has acknowledged it."""
+        """Return when capture has acknowledged it."""
         with psycopg.connect(self.source) as connection:
             connection.execute(sql)
             connection.commit()

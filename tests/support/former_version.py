@@ -63,7 +63,7 @@ class FormerVersion:
     """
 
     def __init__(self) -> None:
-        """Raises CalledProcessError if the repository does not have the commit."""
+        """Raise CalledProcessError if the repository does not have the commit."""
         self._lib = ROOT / ".make" / f"tidelog-{COMMIT[:8]}"
         if not self._lib.exists():
             with tempfile.TemporaryDirectory(dir=self._lib.parent) as place:

@@ -94,7 +94,7 @@ class HiveReader:
         self._process.wait(30)
 
     def sql(self, statement: str) -> Any:
-        """Returns the rows, as lists; or the error, as a text."""
+        """Return the rows, as lists; or the error, as a text."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(statement), file=self._process.stdin, flush=True)

@@ -76,7 +76,7 @@ class HttpReceiver:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when it answers. Raises TidelogError if it does not."""
+        """Return when it answers. Raises TidelogError if it does not."""
         command = [sys.executable, "-m", __name__, str(self.file), str(self.port)]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

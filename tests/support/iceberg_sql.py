@@ -21,14 +21,14 @@ _JAR = Jar(
 
 
 def iceberg_sql_jars() -> list[Path]:
-    """Returns the paths of the jars. They have what `tidelog.spark.sessions.jars.iceberg_jars`
+    """Return the paths of the jars. They have what `tidelog.spark.sessions.jars.iceberg_jars`
     have: a session gets the ones or the others.
     """
     return fetch((_JAR,), "Iceberg's jar for Spark")
 
 
 def spark_catalog_conf(name: str, catalog: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings by which Spark's SQL knows an output's catalog as ``name``, where
+    """Return the settings by which Spark's SQL knows an output's catalog as ``name``, where
     Iceberg has a library for this Spark.
     """
     key = f"spark.sql.catalog.{name}"

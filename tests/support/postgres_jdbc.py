@@ -23,12 +23,12 @@ _JAR = Jar(
 
 
 def postgres_jdbc_jar() -> Path:
-    """Returns the path of the driver's jar."""
+    """Return the path of the driver's jar."""
     return fetch((_JAR,), "PostgreSQL's JDBC driver")[0]
 
 
 def jdbc_uri(dsn: str) -> tuple[str, dict[str, str]]:
-    """Returns the URL of a database as JDBC has it, and the login's properties of a catalog."""
+    """Return the URL of a database as JDBC has it, and the login's properties of a catalog."""
     parts = urlsplit(dsn)
     return (
         f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}",

@@ -171,7 +171,7 @@ class LeaseKeeper:
         self._on_lease(replace(lease, deadline=self._until))
 
     def check(self) -> None:
-        """Raises LeaseLostError if the lease may have ended, and from then on always: the caller
+        """Raise LeaseLostError if the lease may have ended, and from then on always: the caller
         ends the session, which may wait for a running request, and a renewed lease would keep all
         others from leading in the meantime. Called before every append and before the state is
         changed.

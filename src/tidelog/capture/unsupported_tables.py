@@ -262,7 +262,7 @@ class CheckingCatalogue:
         return self._catalogue.tables(patterns)
 
     def shape(self, table: TableName) -> TableShape | None:
-        """Raises UnsupportedTableError, also for causes that others than the catalogue found."""
+        """Raise UnsupportedTableError, also for causes that others than the catalogue found."""
         why = self._unsupported.find_reason(table)
         if why is not None:
             raise UnsupportedTableError(table, why.reason, why.remedy)

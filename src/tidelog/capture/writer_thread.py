@@ -214,7 +214,7 @@ class WriterThread(threading.Thread):
         self.last_commit_ts = 0
 
     def check(self) -> None:
-        """Raises OutcomeUnknownError if an append does not end, and the storage does not answer
+        """Raise OutcomeUnknownError if an append does not end, and the storage does not answer
         either. The append may still succeed later, as that of a frozen process.
         """
         begun = self._begun

@@ -64,11 +64,11 @@ class DeadLetterFile:
         self._file = file
 
     def put(self, event: Event, error: ConsumerError) -> None:
-        """Raises OSError."""
+        """Raise OSError."""
         self.write(_letter(event, error))
 
     def write(self, letter: Letter) -> None:
-        """Raises OSError."""
+        """Raise OSError."""
         directory = self._file.parent
         if not directory.is_dir():
             create_directory(directory)

@@ -97,7 +97,7 @@ def is_awaited_transform(given: Any) -> bool:
 
 
 def refuse_coroutine_function(name: str, given: Any) -> None:
-    """Raises ConfigError if a call of ``given``, the argument ``name``, would only create a
+    """Raise ConfigError if a call of ``given``, the argument ``name``, would only create a
     coroutine or a generator.
     """
     if any(later(form) for later in _LATER for form in _forms(given)):
@@ -108,7 +108,7 @@ def refuse_coroutine_function(name: str, given: Any) -> None:
 
 
 def refuse_coroutine(returned: Any) -> None:
-    """Raises WorkNotDoneError if ``returned`` must be awaited or iterated."""
+    """Raise WorkNotDoneError if ``returned`` must be awaited or iterated."""
     _refuse(returned, inspect.isgenerator(returned))
 
 

@@ -171,7 +171,7 @@ def load_log(storage: Storage) -> LogInfo:
 
 
 def check_source(storage: Storage, ours: SourceId, theirs: SourceId) -> None:
-    """Raises SourceChangedError if ``theirs``, the log's source, is another one than ``ours``."""
+    """Raise SourceChangedError if ``theirs``, the log's source, is another one than ``ours``."""
     if (ours.kind, ours.system, ours.database) != (theirs.kind, theirs.system, theirs.database):
         raise SourceChangedError(
             f"{storage!r} was captured from {theirs.kind} system {theirs.system} database "

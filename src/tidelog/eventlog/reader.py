@@ -79,7 +79,7 @@ def diverges_at(chain: Chain, offset: int) -> int | None:
 
 
 def refuse_unused_offsets(reader: ChainReader, offsets: Sequence[int], who: str) -> None:
-    """Raises OffsetAheadError if `diverges_at` finds one of these offsets. A listing may be late:
+    """Raise OffsetAheadError if `diverges_at` finds one of these offsets. A listing may be late:
     it is repeated for some time, and each time what would follow is requested.
     """
     chain = reader.refresh(max(offsets, default=None))
@@ -159,7 +159,7 @@ class EventLog:
 
     @classmethod
     def open(cls, path: str | Path) -> EventLog:
-        """Raises EventLogError if there is no event log at ``path``."""
+        """Raise EventLogError if there is no event log at ``path``."""
         return cls(storage_at(path))
 
     @staticmethod

@@ -43,7 +43,7 @@ def delivery_of(
     order: str = "key",
     message_format: str = "rows",
 ) -> Delivery:
-    """Returns the `Delivery` that all outputs share that write from executors.
+    """Return the `Delivery` that all outputs share that write from executors.
 
     Args:
         section: the output's section.
@@ -72,7 +72,7 @@ def delivery_of(
 
 
 def transform_steps(section: SteppedSection) -> tuple[Step, ...]:
-    """Returns the section's steps, for `tidelog.spark.transforms`."""
+    """Return the section's steps, for `tidelog.spark.transforms`."""
     from tidelog.spark.transforms import Step
 
     return tuple(
@@ -87,7 +87,7 @@ def transform_steps(section: SteppedSection) -> tuple[Step, ...]:
 
 
 def handling_of(section: MessagesSection) -> ValueModes:
-    """Returns the section's modes of format ``debezium``."""
+    """Return the section's modes of format ``debezium``."""
     from tidelog.spark.formats.json_values import ValueModes
 
     modes = section.debezium
@@ -104,7 +104,7 @@ def handling_of(section: MessagesSection) -> ValueModes:
 
 
 def skipped_of(section: MessagesSection) -> frozenset[str]:
-    """Returns the operations that the section's events leave out."""
+    """Return the operations that the section's events leave out."""
     if section.skipped_operations is None:
         return frozenset("t") if section.format in ("debezium", "avro") else frozenset()
     return frozenset(section.skipped_operations)

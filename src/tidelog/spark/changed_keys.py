@@ -70,7 +70,7 @@ if hasattr(t, "TimeType"):  # since Spark 4.1
 def keys_of_frame(
     df: DataFrame, columns: Sequence[str], *, slice_keys: int = SLICE_KEYS
 ) -> Iterator[tuple[str, ...]]:
-    """Yields the distinct keys in ``df``, as texts, in no order.
+    """Yield the distinct keys in ``df``, as texts, in no order.
 
     Executors convert values to texts, drop duplicates with a shuffle and keep the rest, in memory
     or on disk, until everything is read. The driver reads slices of about ``slice_keys`` keys as
@@ -109,7 +109,7 @@ def keys_of_frame(
 
 
 def _text(df: DataFrame, name: str, columns: Sequence[str]) -> Column:
-    """Returns the column ``name`` as text."""
+    """Return the column ``name`` as text."""
     if df.isStreaming:
         raise UsageError("a streaming DataFrame has no end: repair inside foreachBatch")
     found = [field.dataType for field in df.schema.fields if field.name == name]
@@ -120,12 +120,12 @@ def _text(df: DataFrame, name: str, columns: Sequence[str]) -> Column:
 
 
 def with_nan(text: Column) -> Column:
-    """Returns the text of a column of `nan_key`, where null is ``NaN``."""
+    """Return the text of a column of `nan_key`, where null is ``NaN``."""
     return f.coalesce(text, f.lit("NaN"))
 
 
 def as_text(name: str, kind: t.DataType) -> Column:
-    """Returns the column ``name`` of type ``kind`` as a text that the source's input functions
+    """Return the column ``name`` of type ``kind`` as a text that the source's input functions
     read.
 
     Raises:
@@ -142,7 +142,7 @@ def as_text(name: str, kind: t.DataType) -> Column:
 
 
 def first_unseen(log: EventLog, table: TableName, snapshot: Snapshot, end: int) -> int:
-    """Returns the offset of the table's first record below ``end`` whose transaction ``snapshot``
+    """Return the offset of the table's first record below ``end`` whose transaction ``snapshot``
     does not see; ``end`` if there is none.
     """
     for meta in log.chain().between(log.head_offset, end):
@@ -170,7 +170,7 @@ def changed_keys(
     start: int,
     end: int,
 ) -> DataFrame | bool:
-    """Returns the keys that records of ``[start, end)`` change, each once: texts of the columns
+    """Return the keys that records of ``[start, end)`` change, each once: texts of the columns
     ``key`` in ``k0``, ``k1`` … and ``changed``, which is true. False: no keys. True: all keys,
     because the table was truncated, or now has another key.
     """
@@ -216,7 +216,7 @@ def rows_to_read_again(
     refs: Sequence[SegmentRef],
     steps: Sequence[Step],
 ) -> Iterator[DataFrame | None]:
-    """Yields the rows (shape `changes`, before ``steps``) of one table in ``refs`` that must be
+    """Yield the rows (shape `changes`, before ``steps``) of one table in ``refs`` that must be
     read again, each value of the key as for `keys_of_frame`; None: no rows. Valid inside the block.
     """
     if not refs or not wire_format(schema).possibly_missing_columns(schema):

@@ -158,7 +158,7 @@ class _SharedContext:
         self._users = 0
 
     def take(self, session: Callable[[], SparkSession]) -> SparkContext:
-        """Returns the context. Raises ConfigError for Spark Connect, which has no executors to
+        """Return the context. Raises ConfigError for Spark Connect, which has no executors to
         offer.
         """
         from pyspark import SparkContext
@@ -190,7 +190,7 @@ _shared: Final = _SharedContext()
 
 
 def _is_stopped(context: Any) -> bool:
-    """Returns True if the program, or the end of the JVM, stopped the context."""
+    """Return True if the program, or the end of the JVM, stopped the context."""
     if context._jsc is None:
         return True
     with suppress(Exception):  # Py4J's, if the Java process has ended

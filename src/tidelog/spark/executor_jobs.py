@@ -68,7 +68,7 @@ _ARROW = pa.schema([("number", pa.int32()), ("pickled", pa.binary())])
 def run_on_executors(
     spark: SparkSession, function: Callable[[Work], Result], items: Sequence[Work]
 ) -> list[Result]:
-    """Returns ``function(item)`` of each item, by one Spark job; in the order of ``items``.
+    """Return ``function(item)`` of each item, by one Spark job; in the order of ``items``.
 
     Items are spread over at most ``spark.default.parallelism`` tasks, neighbours together: give as
     many groups of work as there are cores. Function, items and results are pickled. A task may run
@@ -82,7 +82,7 @@ def run_on_executors(
 def run_on_partitions(
     source: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Result]
 ) -> list[Result]:
-    """Returns ``function(batches)`` of each partition of ``source``, by one Spark job, in the order
+    """Return ``function(batches)`` of each partition of ``source``, by one Spark job, in the order
     of the partitions. Pickled, may run twice, and raises like `run_on_executors`.
     """
     return _results(map_in_arrow(source, _PartitionCall(function), _PICKLED))
@@ -94,7 +94,7 @@ def rows_on_executors(
     items: Sequence[Work],
     schema: StructType,
 ) -> DataFrame:
-    """Returns the rows that ``function(item)`` yields for each item, as batches of ``schema``; read
+    """Return the rows that ``function(item)`` yields for each item, as batches of ``schema``; read
     each time the DataFrame is computed. No items: no rows.
     """
     if not items:
@@ -111,7 +111,7 @@ def _frame_with(spark: SparkSession, items: Sequence[Any]) -> DataFrame:
 
 
 def _results(frame: DataFrame) -> list[Any]:
-    """Returns the tasks' unpickled results, in the order of their numbers."""
+    """Return the tasks' unpickled results, in the order of their numbers."""
     found = frame.toArrow().sort_by("number")
     return [cloudpickle.loads(each) for each in found.column("pickled").to_pylist()]
 

@@ -48,7 +48,7 @@ def read_planned(
     shape: str = "changes",
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Returns the records of one table in ``refs``, in at most ``parts`` Spark partitions of
+    """Return the records of one table in ``refs``, in at most ``parts`` Spark partitions of
     neighbours.
 
     Args:
@@ -89,7 +89,7 @@ def read_newest(
     *,
     parts: int,
 ) -> Iterator[DataFrame]:
-    """Yields one row per key of `read_planned` changes. Inside the block, the rows of several
+    """Yield one row per key of `read_planned` changes. Inside the block, the rows of several
     parts are cached.
     """
     source = read_planned(spark, log_path, generation, schema, refs, parts=parts)
@@ -105,7 +105,7 @@ def read_newest(
 
 
 def fold_parts(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFrame:
-    """Returns one row per match key of rows in the shape `changes`, by the rules of
+    """Return one row per match key of rows in the shape `changes`, by the rules of
     `tidelog.spark.datasource.executor.merge_batches`. ``complete``: no row has missing columns.
     """
     keys = [backticked(name) for name in schema.match_key]
@@ -154,7 +154,7 @@ def fold_parts(parts: DataFrame, schema: TableSchema, *, complete: bool) -> Data
 
 
 def with_deletes_below(changes: DataFrame, version: int) -> DataFrame:
-    """Returns ``changes`` with deletes for rows of a lower version, none for version 0."""
+    """Return ``changes`` with deletes for rows of a lower version, none for version 0."""
     if not version:
         return changes
     op = f"IF({CHANGE_VERSION} < {version}, 'd', {CHANGE_OP})"
@@ -179,7 +179,7 @@ def as_of(
     version: int | None = None,
     timestamp: str | datetime | None = None,
 ) -> TablesAtOffset:
-    """Returns the tables of the event log at ``path`` as they were at one position in it.
+    """Return the tables of the event log at ``path`` as they were at one position in it.
 
     Args:
         spark: the session that replays.
@@ -215,7 +215,7 @@ class TablesAtOffset:
 
     @cached_property
     def dumps(self) -> dict[str, DumpRecord]:
-        """Returns, by table, the newest complete dump of all of it."""
+        """Return, by table, the newest complete dump of all of it."""
         found: dict[str, DumpRecord] = {}
         for record in options.dump_records(self.log, self.log.head_offset, self.end):
             if record.completed and record.whole and not record.keyless:
@@ -228,7 +228,7 @@ class TablesAtOffset:
         return sorted(self.dumps)
 
     def table(self, name: str) -> DataFrame:
-        """Returns the table's rows: its columns as of this position, and ``_version``, the version
+        """Return the table's rows: its columns as of this position, and ``_version``, the version
         of each row's newest change. Executors compute them when the frame is used.
 
         Raises:
@@ -293,7 +293,7 @@ class TablesAtOffset:
 
 
 def _whole_transactions(log: EventLog, end: int) -> int:
-    """Returns ``end``, or the end of the transaction that ``end`` would split; the start of the
+    """Return ``end``, or the end of the transaction that ``end`` would split; the start of the
     transaction if its end is not in the log yet.
     """
     last = next(_records_before(log, end), None)
@@ -329,7 +329,7 @@ class _Records:
         self.changes = ~np.isin(kind, _NOT_CHANGES)
 
     def in_transaction(self, position: int, xid: int) -> Bools:
-        """Returns bool[n]: the changes of one transaction."""
+        """Return bool[n]: the changes of one transaction."""
         same: Bools = self.changes & (self.position == position) & (self.xid == xid)
         return same
 

@@ -24,14 +24,14 @@ Line = tuple[int, str]
 def events(
     log: EventLog, path: str, start: int, end: int, table: str | None, *, dumps: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yields `lines`, parsed."""
+    """Yield `lines`, parsed."""
     return map(json.loads, lines(log, path, start, end, table, dumps=dumps))
 
 
 def lines(
     log: EventLog, path: str, start: int, end: int, table: str | None, *, dumps: bool = False
 ) -> Iterator[str]:
-    """Yields change events with ``start <= version < end``, in log order; with ``dumps`` also the
+    """Yield change events with ``start <= version < end``, in log order; with ``dumps`` also the
     records about dumps, of ``table`` if given. Key and envelope are the texts that outputs write.
 
     Raises:
@@ -62,7 +62,7 @@ def _schema_ids(log: EventLog, ref: SegmentRef) -> set[int]:
 
 
 def _messages(log: EventLog, ref: SegmentRef, table: str | None, *, dumps: bool) -> Iterator[Line]:
-    """Yields logical messages as Debezium shows them, op ``m``; and our own records."""
+    """Yield logical messages as Debezium shows them, op ``m``; and our own records."""
     for batch in log.batches(ref, ["offset", "kind", "payload"], schema_ids=[0]):
         for record in batch.to_pylist():
             content = json.loads(record["payload"])

@@ -247,7 +247,7 @@ class OutputLoop:
             self.output.replace_dropped(tables, partial(self._options.ask, self.name))
 
     def _tables_before(self) -> set[str]:
-        """Returns the tables of which records were delivered before; all that capture captures, if
+        """Return the tables of which records were delivered before; all that capture captures, if
         retention has removed some of the log.
         """
         chain = self._log.chain()
@@ -309,7 +309,7 @@ class OutputLoop:
                 wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
     def _retries(self, error: TidelogError) -> float:
-        """Returns how many retries may follow ``error`` without a batch between them."""
+        """Return how many retries may follow ``error`` without a batch between them."""
         if isinstance(error, SparkGoneError):
             return _RETRIES_ONCE
         if error.policy is not Policy.RETRY:
@@ -386,7 +386,7 @@ class OutputLoop:
                 stop.wait(_POLL_S)
 
     def _next_end(self, until: int | None) -> int | None:
-        """Returns the end of the next batch; None: there is nothing to deliver. Raises
+        """Return the end of the next batch; None: there is nothing to deliver. Raises
         OffsetGoneError, OffsetAheadError if the log does not continue at our offset.
         """
         start = self.done
@@ -461,7 +461,7 @@ class OutputLoop:
 def captured_alone(
     messages: Mapping[str, str], captured: Callable[[], Collection[str] | None]
 ) -> dict[str, str]:
-    """Returns ``messages``, by table, without those of tables that the source has no longer: what
+    """Return ``messages``, by table, without those of tables that the source has no longer: what
     an output lacks of them never comes. ``captured``: see `LoopOptions`.
     """
     tables = None
@@ -472,7 +472,7 @@ def captured_alone(
 
 
 def _error_to_raise(error: Exception) -> TidelogError:
-    """Returns the error to raise for a batch that failed. The message of Spark's own errors may
+    """Return the error to raise for a batch that failed. The message of Spark's own errors may
     contain values of rows: they are only its cause.
     """
     if (known := known_error(error)) is not None:
@@ -483,5 +483,5 @@ def _error_to_raise(error: Exception) -> TidelogError:
 
 
 def _spread(seconds: float) -> float:
-    """Returns about ``seconds``, so that outputs that failed together do not retry together."""
+    """Return about ``seconds``, so that outputs that failed together do not retry together."""
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - nothing is secret

@@ -272,7 +272,7 @@ def _one_at_a_time(report: Callable[[BatchProgress], None]) -> Callable[[BatchPr
 
 
 def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], output: Output) -> None:
-    """Raises OffsetAheadError if a destination is ahead of the log: new records would be skipped as
+    """Raise OffsetAheadError if a destination is ahead of the log: new records would be skipped as
     already written.
     """
     known = destinations.get(output.name)
@@ -290,7 +290,7 @@ def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], outpu
 def _raise_if_left_out(
     outputs: Sequence[Output], captured: Callable[[], Collection[str] | None]
 ) -> None:
-    """Raises TableLeftOutError if tables were left out; the others were delivered."""
+    """Raise TableLeftOutError if tables were left out; the others were delivered."""
     rejecting = [each for each in outputs if isinstance(each, RejectingOutput)]
     left_out = [captured_alone(each.left_out_tables(), captured) for each in rejecting]
     found = [text for each in left_out for text in each.values()]

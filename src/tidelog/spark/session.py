@@ -53,7 +53,7 @@ _sessions: dict[str, SparkSession] = {}
 
 
 def exact_session(spark: SparkSession) -> SparkSession:
-    """Returns ``spark`` if its names are exact, or one beside it, the same for all sessions of a
+    """Return ``spark`` if its names are exact, or one beside it, the same for all sessions of a
     driver.
     """
     if is_remote(spark):
@@ -72,7 +72,7 @@ def exact_session(spark: SparkSession) -> SparkSession:
 
 
 def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """Returns the same rows as a DataFrame of another session of the same driver."""
+    """Return the same rows as a DataFrame of another session of the same driver."""
     if frame.sparkSession is session or is_remote(session):
         return frame
     java = session._jvm
@@ -85,7 +85,7 @@ def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
 def remote_session(
     remote: str, conf: Mapping[str, str], token_file: Path | None = None, retries: int = RETRIES
 ) -> SparkSession:
-    """Returns a session of a Spark Connect server, with ``conf`` besides ours. Raises as
+    """Return a session of a Spark Connect server, with ``conf`` besides ours. Raises as
     `RemoteSession` does, and UsageError if ``conf`` changes ours: all outputs share the session.
     """
     for name, value in _CONF.items():
@@ -112,7 +112,7 @@ PYTHONPATH=$path exec {python} "$@"
 
 
 def python_program(master: str) -> str:
-    """Returns the program for ``PYSPARK_PYTHON``, unless the user has set one: a script that starts
+    """Return the program for ``PYSPARK_PYTHON``, unless the user has set one: a script that starts
     this interpreter; or this interpreter itself where Spark runs elsewhere, is another one than the
     installed PySpark, or no script can be started.
     """
@@ -133,7 +133,7 @@ def python_program(master: str) -> str:
 
 
 def _directory() -> Path:
-    """Returns a directory for scripts. Not a temporary one: systems delete files there that were
+    """Return a directory for scripts. Not a temporary one: systems delete files there that were
     not used for long, and a pipeline runs for long.
     """
     return Path.home() / ".cache" / "tidelog" / "python"
@@ -225,7 +225,7 @@ def spark_session(
     source: bool = True,
     log_level: str | None = None,
 ) -> SparkSession:
-    """Returns a session with Delta and the ``tidelog`` source; the running one if there is one.
+    """Return a session with Delta and the ``tidelog`` source; the running one if there is one.
 
     Args:
         master: a Spark master; by default ``$SPARK_MASTER`` or all cores of this machine.
@@ -278,7 +278,7 @@ def spark_session(
 
 
 def _merge_conf(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
-    """Returns ``settings`` and ``conf``, which overrides them; but its lists continue those of
+    """Return ``settings`` and ``conf``, which overrides them; but its lists continue those of
     ``settings``.
     """
     joined = dict(settings)
@@ -291,7 +291,7 @@ def _merge_conf(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[st
 
 
 def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
-    """Raises as `start_failed` has it; the next try starts from nothing."""
+    """Raise as `start_failed` has it; the next try starts from nothing."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
@@ -373,7 +373,7 @@ def _add_to_python_path(master: str) -> None:
 
 
 def scratch_directory() -> Path:
-    """Returns a directory for temporary files, private to this user."""
+    """Return a directory for temporary files, private to this user."""
     try:
         return temporary_directory("tidelog-spark")
     except PermissionError:
@@ -381,7 +381,7 @@ def scratch_directory() -> Path:
 
 
 def _log_configuration(level: str | None) -> Path:
-    """Returns a file that configures logging: Spark logs its start before the session can set a log
+    """Return a file that configures logging: Spark logs its start before the session can set a log
     level.
     """
     verbose = level is not None or logging.getLogger("tidelog").isEnabledFor(logging.INFO)

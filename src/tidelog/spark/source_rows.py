@@ -37,7 +37,7 @@ class ReaderFactory(Protocol):
 
 
 def records_of(rows: LogBatch) -> pa.RecordBatch:
-    """Returns a chunk's rows in the event log's record layout, for the decoder."""
+    """Return a chunk's rows in the event log's record layout, for the decoder."""
     numbers = pa.array(range(len(rows)), pa.int64())
     return pa.RecordBatch.from_arrays(
         [
@@ -57,7 +57,7 @@ def records_of(rows: LogBatch) -> pa.RecordBatch:
 def read_rows(
     open_reader: ReaderFactory, schema: TableSchema, requests: Iterable[ChunkRequest]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the source's rows, decoded to ``schema``. Runs on executors."""
+    """Yield the source's rows, decoded to ``schema``. Runs on executors."""
     reader = open_reader()
     try:
         for request in requests:
@@ -98,7 +98,7 @@ def source_frame(
     schema: TableSchema,
     requests: list[ChunkRequest],
 ) -> DataFrame:
-    """Returns the source's rows of ``requests``, each read by one task."""
+    """Return the source's rows of ``requests``, each read by one task."""
     # Spark refuses a name that another session's frames had.
     format_name = f"tidelog-source-rows-{next(_numbers)}"
 
@@ -136,7 +136,7 @@ _Answer = TypeVar("_Answer")
 
 
 def retry_while_busy(read: Callable[[], _Answer]) -> _Answer:
-    """Returns the result of ``read``, retried while another session holds a lock that it waits for.
+    """Return the result of ``read``, retried while another session holds a lock that it waits for.
 
     A session of ours waits for a lock shorter than the server's deadlock timeout, so that the
     server never aborts the application's statement. DDL may take longer than that. Raises

@@ -34,14 +34,14 @@ _NOTHING: Names = frozenset()
 
 
 def columns_read(frame: DataFrame, expression: Column) -> Names:
-    """Returns the columns of ``frame`` that the expression's value depends on."""
+    """Return the columns of ``frame`` that the expression's value depends on."""
     if is_remote(frame.sparkSession):
         return _columns_resolved(frame, expression)
     return columns_computed_of(frame, frame.select(expression.alias("read")))[0]
 
 
 def columns_computed_of(frame: DataFrame, result: DataFrame) -> list[Names]:
-    """Returns, for each column of ``result``, in order, the columns of ``frame`` that its value
+    """Return, for each column of ``result``, in order, the columns of ``frame`` that its value
     depends on. All of them where the plan does not show it, e.g. after ``mapInArrow`` or a
     checkpoint.
     """
@@ -98,7 +98,7 @@ class _Plans:
         self.base_seen = False
 
     def outputs(self, plan: Any) -> dict[int, Names]:
-        """Returns, by id of each of the plan's outputs, the columns that it depends on."""
+        """Return, by id of each of the plan's outputs, the columns that it depends on."""
         if plan.equals(self._base):
             self.base_seen = True
             return dict(self._known)
@@ -197,7 +197,7 @@ def apply_step(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
 
 
 def load(name: str) -> Any:
-    """Returns ``module:attribute``. Raises ConfigError if it does not exist."""
+    """Return ``module:attribute``. Raises ConfigError if it does not exist."""
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -245,7 +245,7 @@ def _filter(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
 
 
 def may_pass(frame: DataFrame, text: str, key: Sequence[str]) -> Column | None:
-    """Returns the condition for rows with missing columns, as they are before a `filter`: may such
+    """Return the condition for rows with missing columns, as they are before a `filter`: may such
     a record add or remove the row? Not if it has none of the columns that the condition reads
     beside the ``key``: they have not changed. None: the condition reads only the key.
     """
@@ -383,7 +383,7 @@ def _replace_columns(frame: DataFrame, columns: Mapping[str, Column]) -> DataFra
 def _select_columns(
     frame: DataFrame, columns: Mapping[str, Column], read: Mapping[str, frozenset[str]]
 ) -> DataFrame:
-    """Returns ``columns`` and Tidelog's own. A column is missing in a row if one of the columns is
+    """Return ``columns`` and Tidelog's own. A column is missing in a row if one of the columns is
     that it is computed from: ``read``; by default itself.
     """
     missing = f.col(CHANGE_MISSING)
@@ -400,7 +400,7 @@ def _select_columns(
 
 
 def _lacks(names: Iterable[str]) -> Column:
-    """Returns whether one of the columns is missing in the row."""
+    """Return whether one of the columns is missing in the row."""
     return f.coalesce(f.arrays_overlap(f.col(CHANGE_MISSING), _names(names)), f.lit(False))
 
 

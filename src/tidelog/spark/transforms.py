@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 def steps_of(steps: Sequence[Step], table: TableName) -> tuple[Step, ...]:
-    """Returns the steps that apply to the table and change its rows (not its destination)."""
+    """Return the steps that apply to the table and change its rows (not its destination)."""
     return tuple(s for s in steps if s.action != "route" and matches(s.tables, table))
 
 
 def destination_name(steps: Sequence[Step], table: TableName) -> str:
-    """Returns where the table's rows go: by the first matching route, or its own name."""
+    """Return where the table's rows go: by the first matching route, or its own name."""
     routes = ((str(s.argument), s.tables) for s in steps if s.action == "route")
     try:
         return route_of(routes, table)
@@ -53,7 +53,7 @@ def target_table(
     *,
     keyed: bool,
 ) -> TargetTable:
-    """Returns the table as the output sees it, found by applying the steps to no rows.
+    """Return the table as the output sees it, found by applying the steps to no rows.
 
     Raises ConfigError, which names step and table, if a step does not fit its columns or, with
     ``keyed``, if a column of the key is dropped or does not identify rows any more.
@@ -84,7 +84,7 @@ def target_table(
 
 
 def delivered_names(names: Sequence[str | None], steps: Sequence[Step]) -> tuple[str | None, ...]:
-    """Returns the names of these columns of the source after the steps; None for one that they
+    """Return the names of these columns of the source after the steps; None for one that they
     leave out.
     """
     now: list[str | None] = list(names)
@@ -99,7 +99,7 @@ def delivered_names(names: Sequence[str | None], steps: Sequence[Step]) -> tuple
 
 
 def named_table(schema: TableSchema, steps: Sequence[Step], origin: SourceId) -> TargetTable | None:
-    """Returns `target_table` without a session: its columns have names and no types. None where a
+    """Return `target_table` without a session: its columns have names and no types. None where a
     step python determines the columns.
     """
     own = steps_of(steps, schema.table)
@@ -117,7 +117,7 @@ def named_table(schema: TableSchema, steps: Sequence[Step], origin: SourceId) ->
 
 
 def _check_key(schema: TableSchema, steps: Sequence[Step]) -> None:
-    """Raises ConfigError if a step makes one key of several (rows would merge), a key of columns
+    """Raise ConfigError if a step makes one key of several (rows would merge), a key of columns
     that a delete does not have (it would not find its row), or none. Hashes differ where values do;
     `apply` checks casts.
     """
@@ -127,7 +127,7 @@ def _check_key(schema: TableSchema, steps: Sequence[Step]) -> None:
 
 
 def merges_keys(schema: TableSchema, steps: Sequence[Step]) -> str | None:
-    """Returns why rows of several keys may have the same key after the steps; None if they don't.
+    """Return why rows of several keys may have the same key after the steps; None if they don't.
     Without casts.
     """
     for number, step in enumerate(steps):
@@ -157,7 +157,7 @@ def _lost_key(schema: TableSchema, names: Sequence[str | None]) -> ConfigError:
 
 
 def _unchanged(schema: TableSchema, steps: Sequence[Step]) -> dict[str, Column]:
-    """Returns, by name after the steps, the source's columns whose values no step changed."""
+    """Return, by name after the steps, the source's columns whose values no step changed."""
     found = {column.name: column for column in schema.columns}
     for step in steps:
         if step.action == "python":
@@ -173,7 +173,7 @@ def _unchanged(schema: TableSchema, steps: Sequence[Step]) -> dict[str, Column]:
 def apply(
     frame: DataFrame, steps: Sequence[Step], schema: TableSchema, *, keyed: bool
 ) -> DataFrame:
-    """Returns ``frame`` (shape `changes` or `events` of ``schema``) after ``steps``, in its
+    """Return ``frame`` (shape `changes` or `events` of ``schema``) after ``steps``, in its
     session. Raises ConfigError, which names step and table, if a step does not fit the columns.
     """
     session = frame.sparkSession

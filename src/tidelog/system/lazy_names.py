@@ -14,7 +14,7 @@ _PUBLIC: Final = ("tidelog.errors", "tidelog.results")
 def lazy_names(
     module: str, places: Mapping[str, str], submodules: Sequence[str] = ()
 ) -> Callable[[str], Any]:
-    """Returns the module's ``__getattr__``. Classes and functions show the module as theirs.
+    """Return the module's ``__getattr__``. Classes and functions show the module as theirs.
 
     Args:
         module: its name.

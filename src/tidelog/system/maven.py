@@ -267,7 +267,7 @@ class _Repository:
         return cls(name, bare, urllib.parse.unquote(user), urllib.parse.unquote(password))
 
     def check_url(self) -> None:
-        """Raises ValueError, without a part of a password in its text, if the URL is none."""
+        """Raise ValueError, without a part of a password in its text, if the URL is none."""
         try:
             _ = urllib.parse.urlsplit(self.url).port
         except ValueError:

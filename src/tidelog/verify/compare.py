@@ -60,7 +60,7 @@ def verify_tables(
 
 
 def _caught_up(source: Source, comparisons: Sequence[_Comparison]) -> dict[_Comparison, bool]:
-    """Returns which copies have caught up, without those that can't say so."""
+    """Return which copies have caught up, without those that can't say so."""
     try:
         found = source.caught_up([each.copy for each in comparisons])
     except OutputError:
@@ -118,7 +118,7 @@ def _compare_sums(spark: SparkSession, source: Source, job: Sequence[_Comparison
 
 
 def copy_error(error: Exception) -> TidelogError | None:
-    """Returns the error of a copy that can't be read; None: it is no error of one copy alone."""
+    """Return the error of a copy that can't be read; None: it is no error of one copy alone."""
     found = known_error(error)
     if found is None and isinstance(error, Py4JJavaError | PySparkException):
         found = output_error("reading the copy", error)
@@ -169,7 +169,7 @@ class _Comparison:
         return not self._report.note
 
     def begin(self, caught_up: bool) -> bool:
-        """Returns True if it can be compared by sums. Otherwise it is compared now, if possible."""
+        """Return True if it can be compared by sums. Otherwise it is compared now, if possible."""
         with self.own_errors():
             if self._begin(caught_up):
                 return True
@@ -220,7 +220,7 @@ class _Comparison:
             self.done = True
 
     def _key_changes(self) -> str:
-        """Returns why rows of the copy can't be found by key; empty if they can."""
+        """Return why rows of the copy can't be found by key; empty if they can."""
         key: Sequence[str | None] = self.schema.match_key
         for step in self._steps:
             if _changes_key(step, key):
@@ -229,7 +229,7 @@ class _Comparison:
         return ""
 
     def _missing_parts(self) -> str:
-        """Returns what the copy does not have for a comparison; empty if nothing."""
+        """Return what the copy does not have for a comparison; empty if nothing."""
         found = self.copy.columns()
         if found is None:
             return "the output has no such table"
@@ -273,7 +273,7 @@ class _Comparison:
         return SourceRanges(self.schema, tuple(self._names.values()), tuple(self.planned))
 
     def copy_sums(self) -> CopySums | None:
-        """Returns the ranges of the copy to sum up; None: nothing now."""
+        """Return the ranges of the copy to sum up; None: nothing now."""
         if self._ordered:
             return CopySums(self.copy, self._names, tuple(self.planned))
         return CopySums(self.copy, self._names, (ALL,)) if self.planned[-1][1] is None else None
@@ -341,7 +341,7 @@ def _is_nested(logical: str) -> bool:
 def _unchanged_columns(
     columns: Sequence[str], steps: Sequence[Step], schema: TableSchema
 ) -> dict[str, str] | None:
-    """Returns, by column of the output, the source's column with the same values; None if steps do
+    """Return, by column of the output, the source's column with the same values; None if steps do
     more than select and name columns.
     """
     if any(step.action not in _UNCHANGING for step in steps):

@@ -110,7 +110,7 @@ def ascending(schema: TableSchema, bounds: Sequence[Key]) -> bool:
 def range_condition(
     frame: DataFrame, schema: TableSchema, key: Sequence[str], part: Range
 ) -> Expression:
-    """Returns the condition that a row of ``frame`` is in the range of columns ``key``."""
+    """Return the condition that a row of ``frame`` is in the range of columns ``key``."""
     after, upto = part
     condition = f.lit(True)
     if after is not None:
@@ -121,7 +121,7 @@ def range_condition(
 
 
 def digests(spark: SparkSession, tables: Sequence[CopySums | None]) -> list[list[Digest]]:
-    """Returns the digest of each range of each table; nothing for None. Runs one Spark job for all
+    """Return the digest of each range of each table; nothing for None. Runs one Spark job for all
     copies that tasks can read, and one for each of the others.
     """
     plans = [None if each is None else _plan(each) for each in tables]
@@ -170,7 +170,7 @@ def _plan(table: CopySums) -> SumPlan:
 
 
 def _of_frame(table: CopySums, plan: SumPlan) -> list[RangeSums]:
-    """Returns the sums of each partition of the copy's frame."""
+    """Return the sums of each partition of the copy's frame."""
     frame = table.copy.frame(table.whole)
     if frame is None:
         raise OutputError(f"the copy of {table.copy.target.source} does not exist any more")
@@ -202,7 +202,7 @@ def _distribute_tasks(
 
 
 def cast_expressions(frame: DataFrame, name: str, kind: DataType) -> tuple[str, str]:
-    """Returns two SQL expressions: the column cast to ``kind``, the source's type; and whether its
+    """Return two SQL expressions: the column cast to ``kind``, the source's type; and whether its
     value is one of that type, which is false if the cast gives NULL or another number.
     """
     value = backticked(name)
@@ -222,7 +222,7 @@ def cast_expressions(frame: DataFrame, name: str, kind: DataType) -> tuple[str, 
 
 
 def _at_most(frame: DataFrame, schema: TableSchema, key: Sequence[str], bound: Key) -> Expression:
-    """Returns the condition ``key <= bound``."""
+    """Return the condition ``key <= bound``."""
     condition: Expression | None = None
     for name, source, text in reversed(list(zip(key, schema.match_key, bound, strict=True))):
         column = schema.columns[schema.column_index(source)]

@@ -98,7 +98,7 @@ class Source(Protocol):
     def boundaries(
         self, requests: Sequence[ChunkRequest], count: int
     ) -> list[list[Key] | ChunkError]:
-        """Returns, for each request, the result of `tidelog.ports.DigestReader.boundaries`, or its
+        """Return, for each request, the result of `tidelog.ports.DigestReader.boundaries`, or its
         error.
         """
         ...

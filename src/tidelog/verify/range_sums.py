@@ -28,7 +28,7 @@ _NAN32, _NAN64 = np.int32(0x7FC0_0000), np.int64(0x7FF8 << 48)
 def row_texts(
     columns: Sequence[pa.Array], logicals: Sequence[str], sound: Mapping[int, pa.Array]
 ) -> tuple[UInt8s, Int64s]:
-    """Returns the texts of rows, in UTF-8, one after the other; and int64[n + 1], their starts.
+    """Return the texts of rows, in UTF-8, one after the other; and int64[n + 1], their starts.
 
     Args:
         columns: columns of n rows, in the types of ``logicals``; at least one.
@@ -48,7 +48,7 @@ def row_texts(
 
 
 def column_text(column: pa.Array, logical: str) -> pa.Array:
-    """Returns large_string[n]: the text of each value, null for null."""
+    """Return large_string[n]: the text of each value, null for null."""
     element = element_of(logical)
     if element is not None:
         return _arrays(column, element)
@@ -70,7 +70,7 @@ def _arrays(column: pa.Array, element: str) -> pa.Array:
 
 
 def _maps(column: pa.Array) -> pa.Array:
-    """Returns maps as the source writes ``hstore``, in their own order."""
+    """Return maps as the source writes ``hstore``, in their own order."""
     entries = column.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
     flat = entries.flatten()
     keys, values = (_quoted(flat.field(name)) for name in ("key", "value"))
@@ -89,7 +89,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _without_zeros(texts: pa.Array) -> pa.Array:
-    """Returns numbers without the zeros that end them after the point."""
+    """Return numbers without the zeros that end them after the point."""
     return pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+$|\.0+$", r"\1")
 
 
@@ -162,7 +162,7 @@ _TEXTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
 
 
 def _bytes_of(column: pa.Array) -> tuple[UInt8s, Int64s]:
-    """Returns the bytes of a column with 64-bit offsets, and int64[n + 1], the start of
+    """Return the bytes of a column with 64-bit offsets, and int64[n + 1], the start of
     each value.
     """
     _, offsets, data = column.buffers()
@@ -300,7 +300,7 @@ class PartitionSums:
 
 
 def places_of(key: Sequence[pa.Array], bounds: Sequence[pa.Array]) -> Int64s:
-    """Returns int64[n]: the number of the range that each row is in.
+    """Return int64[n]: the number of the range that each row is in.
 
     Args:
         key: the key's columns, of n rows each.
@@ -322,7 +322,7 @@ def places_of(key: Sequence[pa.Array], bounds: Sequence[pa.Array]) -> Int64s:
 
 
 def _keys_at_most(key: Sequence[pa.Array], limits: Sequence[pa.Array]) -> np.ndarray:
-    """Returns bool[n]: ``key <= limits``, column by column; false for a key with null."""
+    """Return bool[n]: ``key <= limits``, column by column; false for a key with null."""
     found: pa.Array | None = None
     for value, limit in zip(reversed(key), reversed(limits), strict=True):
         if found is None:

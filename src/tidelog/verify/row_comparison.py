@@ -95,7 +95,7 @@ class RowDifferences:
         self.count = self._frame.count()
 
     def classify(self, changed: DataFrame | bool, most: dict[str, int]) -> UnequalRows:
-        """Returns the rows by kind. Those with a key of ``changed`` (True: all) are unsettled.
+        """Return the rows by kind. Those with a key of ``changed`` (True: all) are unsettled.
 
         Args:
             changed: the result of `tidelog.spark.changed_keys.changed_keys`.
@@ -142,7 +142,7 @@ def _unequal(
     keys: Sequence[Key] | None,
     nan_columns: Collection[str],
 ) -> DataFrame:
-    """Returns ``kind`` and the key's texts ``k0``, ``k1`` … of the rows that differ."""
+    """Return ``kind`` and the key's texts ``k0``, ``k1`` … of the rows that differ."""
     others = [name for name in columns if name not in key]
     kinds = {field.name: field.dataType for field in source.schema.fields}
     names = [f"k{i}" for i in range(len(key))]
@@ -184,12 +184,12 @@ def _comparable(value: Column, kind: DataType) -> Column:
 
 
 def _of_key(value: Column, may_be_nan: bool) -> Column:
-    """Returns a value of the key as a join column: never null."""
+    """Return a value of the key as a join column: never null."""
     return with_nan(value.cast("string")) if may_be_nan else value
 
 
 def _with_keys(frame: DataFrame, names: Sequence[str], keys: Sequence[Key]) -> DataFrame:
-    """Returns the rows with one of ``keys``, whose columns are ``names``."""
+    """Return the rows with one of ``keys``, whose columns are ``names``."""
     columns = ", ".join(f"w{i} string" for i in range(len(names)))
     wanted = f.broadcast(frame.sparkSession.createDataFrame(list(keys), columns))
     conditions = [
@@ -258,14 +258,14 @@ class RowComparison:
         self._steps = steps_of(copy.steps, self._schema.table)
 
     def copy_rows(self, part: Range) -> DataFrame:
-        """Returns the copy's rows, at least those of the range."""
+        """Return the copy's rows, at least those of the range."""
         found = self._copy.frame(part)
         if found is None:
             raise OutputError(f"the copy of {self._schema.table} does not exist any more")
         return found
 
     def copy_rows_of(self, ranges: Sequence[Range]) -> DataFrame:
-        """Returns the copy's rows of neighbouring ranges, and no others."""
+        """Return the copy's rows of neighbouring ranges, and no others."""
         if list(ranges) == [ALL]:
             return self.copy_rows(ALL)
         found = self.copy_rows((ranges[0][0], ranges[-1][1]))
@@ -314,7 +314,7 @@ class RowComparison:
         rows: Callable[[], DataFrame],
         keys: list[Key] | None = None,
     ) -> UnequalRows:
-        """Returns the differences between rows of the source and of the copy, of ``keys`` if given:
+        """Return the differences between rows of the source and of the copy, of ``keys`` if given:
         the source's own comparison may find others besides.
 
         The copy may be pinned to its state when its frame is created: that must be after ``watch``
@@ -343,7 +343,7 @@ class RowComparison:
 
 
 def _transformed(rows: DataFrame, steps: Sequence[Step], schema: TableSchema) -> DataFrame:
-    """Returns rows of the source as an output with ``steps`` has them."""
+    """Return rows of the source as an output with ``steps`` has them."""
     from pyspark.sql import functions as f
 
     if not steps:

@@ -380,7 +380,7 @@ _NULL = 2
 
 @njit(cache=True, nogil=True)
 def _day_or_infinity(data, position, end, invalid):  # type: ignore[no-untyped-def]
-    """Returns the day at ``position``, where it ends, the text's end without BC; and, if the day is
+    """Return the day at ``position``, where it ends, the text's end without BC; and, if the day is
     _BAD, why: ±1 infinity, 0 malformed, `_NULL` a date that does not exist and is null.
     """
     before_christ = _ends_before_christ(data, position, end)

@@ -35,7 +35,7 @@ def file_errors(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
 
 
 def reason_of(error: OSError) -> str:
-    """Returns the system's text for an error, without paths."""
+    """Return the system's text for an error, without paths."""
     return os.strerror(error.errno) if error.errno else type(error).__name__
 
 
@@ -107,7 +107,7 @@ class LocalFileStore:
         return bool(self._info(name).type != fs.FileType.NotFound)
 
     def tag(self, name: str) -> str | None:
-        """Returns a text of size, time and inode."""
+        """Return a text of size, time and inode."""
         try:
             with self._file_errors(name, "checked", FileNotFoundError, NotADirectoryError):
                 found = Path(self._full(name)).stat()
@@ -202,7 +202,7 @@ class LocalFileStore:
             return self._fs.get_file_info(self._full(name))
 
     def _infos(self, folder: str, *, recursive: bool) -> list[fs.FileInfo]:
-        """Returns the files and folders in the folder; none if it does not exist."""
+        """Return the files and folders in the folder; none if it does not exist."""
         with self._file_errors(folder, "listed"):
             selector = fs.FileSelector(
                 self._full(folder), allow_not_found=True, recursive=recursive

@@ -45,7 +45,7 @@ _ENCRYPTION: Final = {"AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws
 
 
 def store_options(url: str, conf: Mapping[str, object]) -> dict[str, str]:
-    """Returns what ``pipeline.conf`` sets for the store at ``url``, under the names of
+    """Return what ``pipeline.conf`` sets for the store at ``url``, under the names of
     `log.storage_options`; empty: nothing. Raises ValueError, without values, for a setting that is
     not supported.
     """
@@ -63,7 +63,7 @@ def store_options(url: str, conf: Mapping[str, object]) -> dict[str, str]:
 
 
 def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns options of an S3 store, as of `log.storage_options`, as settings of Hadoop's client;
+    """Return options of an S3 store, as of `log.storage_options`, as settings of Hadoop's client;
     empty: they are of another store, or leave all to the environment.
     """
     given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}

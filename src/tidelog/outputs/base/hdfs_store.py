@@ -85,7 +85,7 @@ class HdfsFileStore:
         return self._status(name) is not None
 
     def tag(self, name: str) -> str | None:
-        """Returns a text of size and time."""
+        """Return a text of size and time."""
         found = self._status(name)
         return None if found is None else f"{found.length}-{found.modification_time}"
 
@@ -176,7 +176,7 @@ class HdfsFileStore:
                 return None
 
     def _listed(self, folder: str, recursive: bool = False) -> Iterator[hdfs_native.FileStatus]:
-        """Yields what is in the folder; nothing if it does not exist."""
+        """Yield what is in the folder; nothing if it does not exist."""
         with suppress(FileNotFoundError):
             yield from self._client.list_status(self._full(folder), recursive)
 

@@ -58,7 +58,7 @@ class FileFence:
             raise self._loss
 
     def _find_loss(self) -> LeaseLostError | None:
-        """Returns why the lease has ended, or None."""
+        """Return why the lease has ended, or None."""
         now = time.monotonic()
         if self._here is None:
             self._here = is_here(self.process)
@@ -110,7 +110,7 @@ class LeaseFile:
                 self._write(0, 0.0)
 
     def fence(self, epoch: int, log_path: str, name: str) -> FileFence:
-        """Returns the fence for tasks of the pipeline ``name`` that reads the log ``log_path``."""
+        """Return the fence for tasks of the pipeline ``name`` that reads the log ``log_path``."""
         return FileFence(self._path, epoch, self._process, log_path, name)
 
     def close(self) -> None:

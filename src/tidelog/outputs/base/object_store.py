@@ -150,7 +150,7 @@ class ObjectFileStore:
             raise StorageError(f"cannot read {self.path}/{name}: it does not exist") from None
 
     def _files_below(self, folder: str, chunk_size: int = 1000) -> list[str]:
-        """Returns paths of the files in ``folder`` and below it; at least the first ones."""
+        """Return paths of the files in ``folder`` and below it; at least the first ones."""
         with self._storage.storage_errors("list", folder):
             parts = obstore.list(self._storage.client(), prefix=f"{folder}/", chunk_size=chunk_size)
             if chunk_size == 1:

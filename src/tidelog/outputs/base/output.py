@@ -123,13 +123,13 @@ class ExecutorOutput:
     # ------------------------------------------------ what an output implements
 
     def writer(self) -> TaskWriter:
-        """Returns the writer for executors: not connected, picklable. Called for each batch, after
+        """Return the writer for executors: not connected, picklable. Called for each batch, after
         `create`.
         """
         raise NotImplementedError
 
     def shuffled_writer(self, writer: TaskWriter) -> TaskWriter:
-        """Returns the writer, in place of ``writer``, for tasks that read a shuffle: Spark may run
+        """Return the writer, in place of ``writer``, for tasks that read a shuffle: Spark may run
         such a stage again, and its tasks can't detect that.
         """
         return writer
@@ -162,7 +162,7 @@ class ExecutorOutput:
         return True
 
     def address(self, table: TargetTable) -> str | None:
-        """Returns the part of the destination that no other table of the output may share, such as
+        """Return the part of the destination that no other table of the output may share, such as
         ``topic t``.
         """
         return None
@@ -176,7 +176,7 @@ class ExecutorOutput:
         """
 
     def accepts_type(self, table: TargetTable, column: str, former: str) -> bool:
-        """Returns True if the destination's table takes the column's type unchanged, or does not
+        """Return True if the destination's table takes the column's type unchanged, or does not
         exist.
 
         Called for columns whose type in the source changed from ``former`` (as
@@ -185,7 +185,7 @@ class ExecutorOutput:
         return False
 
     def remedy_for(self, table: TargetTable, columns: Sequence[str]) -> str:
-        """Returns what the user can do about columns of another type, for messages."""
+        """Return what the user can do about columns of another type, for messages."""
         return schema_evolution.LEAVE_OUT
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
@@ -195,19 +195,19 @@ class ExecutorOutput:
         return False
 
     def subject(self, table: TargetTable) -> str:
-        """Returns the subject under which the schemas of the table's messages are registered."""
+        """Return the subject under which the schemas of the table's messages are registered."""
         return table.name
 
     def needs_truncates(self, table: TargetTable) -> bool:
-        """Returns True if the table's truncates must be delivered even where they are skipped."""
+        """Return True if the table's truncates must be delivered even where they are skipped."""
         return False
 
     def table_offset(self, table: TableName) -> int | None:
-        """Returns the offset below which the destination has all of the table; None: unknown."""
+        """Return the offset below which the destination has all of the table; None: unknown."""
         return None
 
     def reached_offset(self) -> int:
-        """Returns an offset that the destination's records have reached, as read from the
+        """Return an offset that the destination's records have reached, as read from the
         destination: the state store may have been restored to an earlier copy. 0: unknown.
         """
         return 0
@@ -315,7 +315,7 @@ class ExecutorOutput:
         return names
 
     def _copied(self, tables: Collection[str] | None) -> list[TableSchema]:
-        """Returns the newest schemas of those of ``tables`` (None: of all) that have copies."""
+        """Return the newest schemas of those of ``tables`` (None: of all) that have copies."""
         if not self.keyed:
             return []
         known = {str(t): s for t, s in schemas_now(self.log).items() if self._is_selected(t)}
@@ -441,11 +441,11 @@ class ExecutorOutput:
         return rejected
 
     def _cores(self) -> int:
-        """Returns the number of tasks that run at once now: executors come and go."""
+        """Return the number of tasks that run at once now: executors come and go."""
         return self.delivery.parallelism or default_parallelism(self._spark)
 
     def _removal_versions(self, batch: OutputBatch, with_rows: Collection[str]) -> dict[str, int]:
-        """Returns, by table, the version below which rows must be removed."""
+        """Return, by table, the version below which rows must be removed."""
         if self.delivery.keyed:
             return ranges.deleted_below(self.log, batch)
         dumps = ranges.whole_dumps(batch) if self.removes_absent else {}
@@ -453,7 +453,7 @@ class ExecutorOutput:
         return {name: done.first_offset for name, done in dumps.items() if name in known}
 
     def _messages(self, batch: OutputBatch) -> list[TablePart]:
-        """Returns the source's logical messages, if the output wants them and there are some."""
+        """Return the source's logical messages, if the output wants them and there are some."""
         if self.delivery.messages is None:
             return []
         refs = ranges.segments_with_messages(self.log, batch.start, batch.end)
@@ -498,7 +498,7 @@ class ExecutorOutput:
     def _target(
         self, table: TableName, batch: OutputBatch, *, is_removed: bool
     ) -> TargetTable | None:
-        """Returns the table as it is delivered, after the destination has followed its schema."""
+        """Return the table as it is delivered, after the destination has followed its schema."""
         schema = ranges.schema_in(self.log, table, batch.start, batch.end)
         if schema is None and self.delivery.keyed:  # rows were removed, none written
             schema = schema_now(self.log, table)

@@ -9,7 +9,7 @@ _SAMPLE = 20_000  # rows that show whether values repeat
 
 
 def dictionary_columns(table: pa.Table) -> list[str]:
-    """Returns the columns, and members of structs, for which a dictionary makes files smaller.
+    """Return the columns, and members of structs, for which a dictionary makes files smaller.
     Trying one for each costs much.
     """
     head = table.slice(0, _SAMPLE)

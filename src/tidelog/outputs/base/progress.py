@@ -145,7 +145,7 @@ class LeftOutTable:
         return self.resumed is None and self.keyless_since is not None
 
     def is_repaired_by(self, dump: DumpCompleted) -> bool:
-        """Returns True if the dump has all missing rows. One that read the table by its key began
+        """Return True if the dump has all missing rows. One that read the table by its key began
         when it had one: all its rows that come after `keyless_since` are written.
         """
         if self.resumed is None:
@@ -208,7 +208,7 @@ class LeftOutTableStore:
                 self._store({**self._tables, table: wanted})
 
     def complete_dumps(self, dumps: Iterable[DumpCompleted], at: int) -> tuple[DumpCompleted, ...]:
-        """Returns the dumps without those of which rows were left out: they must not remove others.
+        """Return the dumps without those of which rows were left out: they must not remove others.
         ``at``: the offset from which on tables are written again that are left out until then.
         """
         with self._lock:
@@ -221,7 +221,7 @@ class LeftOutTableStore:
         return known is not None and not known.is_repaired_by(dump)
 
     def dumped_in_vain(self) -> dict[TableName, RowsLeftOutError]:
-        """Returns the tables of which a dump was requested with these settings, and whose rows
+        """Return the tables of which a dump was requested with these settings, and whose rows
         still could not be written.
         """
         return {
@@ -266,7 +266,7 @@ class LeftOutTableStore:
                 self._store(kept)
 
     def messages(self) -> dict[str, str]:
-        """Returns, by table, what is wrong and what to do. Tables without a key are not among
+        """Return, by table, what is wrong and what to do. Tables without a key are not among
         them: see `keyless`.
         """
         return {
@@ -276,16 +276,16 @@ class LeftOutTableStore:
         }
 
     def why_now(self, table: str) -> str | None:
-        """Returns why the table is left out; None if its rows are written, some again perhaps."""
+        """Return why the table is left out; None if its rows are written, some again perhaps."""
         known = self._tables.get(table)
         return None if known is None or known.resumed is not None else known.why
 
     def taken(self, tables: Collection[str]) -> set[str]:
-        """Returns those of ``tables`` that are not left out."""
+        """Return those of ``tables`` that are not left out."""
         return {name for name in tables if name not in self._tables}
 
     def keyless(self) -> dict[str, str]:
-        """Returns the tables that are left out for want of a key, and what gives them one."""
+        """Return the tables that are left out for want of a key, and what gives them one."""
         return {
             name: each.why for name, each in sorted(self._tables.items()) if each.is_keyless_now
         }
@@ -359,7 +359,7 @@ def has_whole_log(log: LogExtent, output: str) -> bool:
 
 
 def check_generation(state: StateStore, generation: str, output: str) -> None:
-    """Raises OutputRefusedError if the output was filled from another log."""
+    """Raise OutputRefusedError if the output was filled from another log."""
     for key in state.keys("output/"):
         _, other, name = key.split("/")[:3]
         if name == output and other != generation:

@@ -49,7 +49,7 @@ def split_by_key(log: EventLog, batch: OutputBatch) -> list[OutputBatch]:
 
 
 def keyed_in_part(log: EventLog, batch: OutputBatch) -> set[TableName]:
-    """Returns the tables with records in the batch of schemas both with and without a key."""
+    """Return the tables with records in the batch of schemas both with and without a key."""
     return {
         each.table
         for each in batch.tables
@@ -63,7 +63,7 @@ def _schemas_in_order(
     wanted: Callable[[TableName], bool],
     current: Mapping[TableName, int],
 ) -> Iterator[tuple[int, TableName, int]]:
-    """Yields (offset, table, schema id) wherever a table's schema may differ from ``current``.
+    """Yield (offset, table, schema id) wherever a table's schema may differ from ``current``.
     Reads records only around such offsets.
     """
     for segment in log.chain(batch.end).between(batch.start, batch.end):
@@ -84,7 +84,7 @@ def _schemas_in_order(
 
 
 def deleted_below(log: EventLog, batch: OutputBatch) -> dict[str, int]:
-    """Returns, by table, the version below which its rows are deleted: by truncates and complete
+    """Return, by table, the version below which its rows are deleted: by truncates and complete
     dumps.
     """
     versions = truncated(log, batch.start, batch.end)
@@ -94,13 +94,13 @@ def deleted_below(log: EventLog, batch: OutputBatch) -> dict[str, int]:
 
 
 def whole_dumps(batch: OutputBatch) -> dict[str, DumpCompleted]:
-    """Returns, by table, the complete dump of all its rows that began last."""
+    """Return, by table, the complete dump of all its rows that began last."""
     whole = [done for done in batch.completed if done.delete_absent]
     return {done.table: done for done in sorted(whole, key=lambda each: each.first_offset)}
 
 
 def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
-    """Returns, by table, the offset of its newest truncate in the range; reads only the records'
+    """Return, by table, the offset of its newest truncate in the range; reads only the records'
     kinds.
     """
     result: dict[str, int] = {}
@@ -116,7 +116,7 @@ def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
 def removals_of(
     log: EventLog, table: TableName, start: int, end: int, dumps: Sequence[DumpCompleted]
 ) -> list[tuple[int, int, int]]:
-    """Returns what removed rows of the table in ``[start, end)`` without a change of each: its
+    """Return what removed rows of the table in ``[start, end)`` without a change of each: its
     truncates, and those of its complete ``dumps`` whose record is in the range. Each is the version
     of its record, the version below which it removed rows, and the record's time (microseconds
     since 1970 UTC).
@@ -138,19 +138,19 @@ def removals_of(
 
 
 def schema_in(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
-    """Returns the schema version of the table's last record in the range."""
+    """Return the schema version of the table's last record in the range."""
     return partitions.schema_at(log, table, start, end)
 
 
 def schema_before(log: EventLog, table: TableName, end: int) -> TableSchema | None:
-    """Returns the schema version of the table's last record before ``end``, or the newest version
+    """Return the schema version of the table's last record before ``end``, or the newest version
     if the log has no such record any more.
     """
     return schema_in(log, table, log.chain(end).head, end) or partitions.schema_now(log, table)
 
 
 def delivered_schema(schema: TableSchema, columns: Collection[str]) -> TableSchema:
-    """Returns the schema to decode records with where only ``columns`` are delivered, unchanged: a
+    """Return the schema to decode records with where only ``columns`` are delivered, unchanged: a
     column that an output has not followed may not be decodable any more.
     """
     return schema.only(columns) if _can_be_named(schema) else schema
@@ -161,7 +161,7 @@ def _can_be_named(schema: TableSchema) -> bool:
 
 
 def refs_of(log: EventLog, table: TableName, start: int, end: int) -> list[SegmentRef]:
-    """Returns the segments of the range that have records of the table."""
+    """Return the segments of the range that have records of the table."""
     name = str(table)
     holding = {
         segment.name
@@ -178,7 +178,7 @@ MESSAGES_TABLE: Final = TableName("", "message")
 
 
 def segments_with_messages(log: EventLog, start: int, end: int) -> tuple[SegmentRef, ...]:
-    """Returns the segments of offsets ``[start, end)`` that have logical messages."""
+    """Return the segments of offsets ``[start, end)`` that have logical messages."""
     holding = {s.name for s in log.chain(end).between(start, end) if 0 in s.rows_by_schema}
     return tuple(
         ref
@@ -189,7 +189,7 @@ def segments_with_messages(log: EventLog, start: int, end: int) -> tuple[Segment
 
 
 def message_target(log: EventLog) -> TargetTable:
-    """Returns the `TargetTable` that stands for logical messages. A message's key is its prefix."""
+    """Return the `TargetTable` that stands for logical messages. A message's key is its prefix."""
     schema = TableSchema(MESSAGES_TABLE, 0, (), (), (), "n", "none")
     return TargetTable(
         MESSAGES_TABLE, "logical messages", schema, pa.schema([]), ("prefix",), log.source
@@ -199,7 +199,7 @@ def message_target(log: EventLog) -> TargetTable:
 def message_records(
     log: EventLog, refs: Sequence[SegmentRef], columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields those records of ``refs`` that are messages, in order, as the log has them."""
+    """Yield those records of ``refs`` that are messages, in order, as the log has them."""
     for ref in refs:
         for batch in log.batches(ref, columns, schema_ids=(0,)):
             found = batch.filter(pc.field("kind") == int(RecordKind.MESSAGE))

@@ -162,7 +162,7 @@ class BatchPlan:
 
 
 def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: int) -> list[int]:
-    """Returns how many of ``count`` tasks read each table: one, if the tasks are about equal
+    """Return how many of ``count`` tasks read each table: one, if the tasks are about equal
     without sharing it, because each task that shares a table decodes all of it.
 
     Args:
@@ -190,7 +190,7 @@ def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: in
 
 
 def _cost(size: float, shared: int) -> float:
-    """Returns the cost of each task that shares the table."""
+    """Return the cost of each task that shares the table."""
     return size * (_DECODED + (1 - _DECODED) / shared)
 
 
@@ -207,7 +207,7 @@ def spread_items(items: Sequence[TableSlice], count: int) -> list[list[TableSlic
 
 
 def bytes_of(ref: SegmentRef) -> int:
-    """Returns about how many bytes a task processes for a segment."""
+    """Return about how many bytes a task processes for a segment."""
     return ref.payload_bytes + 64 * ref.rows
 
 
@@ -332,6 +332,6 @@ def _rejected(written: Sequence[WriteCounts]) -> int:
 
 
 def _may_merge_keys(table: TargetTable) -> bool:
-    """Returns True if steps may make one of several keys: their changes go to different tasks."""
+    """Return True if steps may make one of several keys: their changes go to different tasks."""
     lost = len(table.key) < len(table.schema.match_key)
     return lost or any(name not in table.unchanged for name in table.key)

@@ -16,7 +16,7 @@ Wider = Mapping[str, Sequence[str]]
 
 
 def holds(wide: str, narrow: str, wider: Wider, *, rescales: bool = True) -> bool:
-    """Returns True if every value of the type ``narrow`` fits into ``wide``, another type.
+    """Return True if every value of the type ``narrow`` fits into ``wide``, another type.
 
     Args:
         wide: the wide type's name; a decimal's ends in its precision and scale, ``(p, s)``.
@@ -60,21 +60,21 @@ class ColumnChange:
         return bool(self.added or self.widened)
 
     def columns_after(self, known: Sequence[Sequence[str]]) -> list[list[str]]:
-        """Returns the destination's columns after the change, from those before it."""
+        """Return the destination's columns after the change, from those before it."""
         widened = {field.name: str(field.type) for field in self.widened}
         kept = [[name, widened.get(name, kind)] for name, kind in known]
         return kept + stored_columns(pa.schema(self.added))
 
 
 def stored_columns(columns: pa.Schema) -> list[list[str]]:
-    """Returns columns as the state store keeps them between runs."""
+    """Return columns as the state store keeps them between runs."""
     return [[field.name, str(field.type)] for field in columns]
 
 
 def with_alterations(
     known: Sequence[Sequence[str]], now: pa.Schema, accepts_type: Callable[[str, str], bool]
 ) -> list[list[str]]:
-    """Returns the destination's columns: ``known``, the stored ones, with what somebody altered
+    """Return the destination's columns: ``known``, the stored ones, with what somebody altered
     there. ``accepts_type`` is called with name and former type of each column whose type in ``now``
     differs.
     """
@@ -99,7 +99,7 @@ def plan_change(
     key: Sequence[str],
     remedy_for: Callable[[Sequence[str]], str] = lambda names: LEAVE_OUT,
 ) -> ColumnChange:
-    """Returns the change from the columns ``known`` (`stored_columns`) to those of rows ``now``.
+    """Return the change from the columns ``known`` (`stored_columns`) to those of rows ``now``.
 
     A column that was dropped stays in the destination and is not delivered any more. A rename is a
     drop and an addition. Raises OutputRefusedError for a change where the policy is ``fail``, and

@@ -166,7 +166,7 @@ STEP_ACTIONS = (
 
 
 def _format_type(ours: Any) -> Any:
-    """Returns the type of a format's name: one of Tidelog's, or one of another distribution."""
+    """Return the type of a format's name: one of Tidelog's, or one of another distribution."""
 
     def checked(name: str) -> str:
         known = (*get_args(ours), *FORMATTERS.others)
@@ -196,7 +196,7 @@ KeylessPolicy = Literal["append", "skip", "fail"]
 def name_field(
     default: str, description: str = "Names the output's progress in the state store: keep it."
 ) -> Any:
-    """Returns the field ``name`` of a kind; ``default`` applies where the user gives none."""
+    """Return the field ``name`` of a kind; ``default`` applies where the user gives none."""
     return Field(default=default, pattern=r"^[A-Za-z0-9_-]{1,64}$", description=description)
 
 
@@ -359,7 +359,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def check_directory_access(path: str) -> str | None:
-    """Returns what is found in the directory for files, or None for a URL, which only Spark's file
+    """Return what is found in the directory for files, or None for a URL, which only Spark's file
     systems can reach. Raises OutputRefusedError.
     """
     if _URL.match(path):
@@ -381,7 +381,7 @@ def check_directory_access(path: str) -> str | None:
 
 
 def check_port(host: str, port: int) -> str:
-    """Returns a message that the port accepts connections. Raises OutputError if it does not."""
+    """Return a message that the port accepts connections. Raises OutputError if it does not."""
     try:
         with socket.create_connection((host, port), timeout=ANSWER_S):
             return f"{host}:{port} accepts connections"
@@ -405,11 +405,11 @@ class StorageOptionsSection(Section):
     )
 
     def options(self) -> dict[str, str]:
-        """Returns the options in clear text."""
+        """Return the options in clear text."""
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 
     def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
-        """Returns the section with what it takes from ``pipeline.conf``. Raises ValueError, without
+        """Return the section with what it takes from ``pipeline.conf``. Raises ValueError, without
         values.
         """
         del conf
@@ -442,7 +442,7 @@ class FileStoreSection(StorageOptionsSection):
         provide_options(self.path, self.options())
 
     def probe(self) -> str | None:
-        """Returns what `tidelog check` finds there. Raises OutputError, StorageError."""
+        """Return what `tidelog check` finds there. Raises OutputError, StorageError."""
         if not is_object_store(self.path):
             return check_directory_access(self.path)
         from tidelog.outputs.base.object_store import ObjectFileStore
@@ -476,7 +476,7 @@ class BuiltinKind(Generic[S]):
     idle: Callable[[S, LogExtent], bool] | None = None
 
     def check_installed(self) -> None:
-        """Raises MissingExtraError if `open` would raise it."""
+        """Raise MissingExtraError if `open` would raise it."""
         if self.needs is not None:
             check_installed(self.needs)
 
@@ -503,7 +503,7 @@ class BuiltinKind(Generic[S]):
 
 
 def normal_directory(path: str) -> str:
-    """Returns a directory's path or URL in one normal form, with ``s3`` for Hadoop's ``s3a``."""
+    """Return a directory's path or URL in one normal form, with ``s3`` for Hadoop's ``s3a``."""
     if "://" not in path:
         return str(Path(path).resolve())
     scheme, _, rest = path.partition("://")
@@ -511,6 +511,6 @@ def normal_directory(path: str) -> str:
 
 
 def normal_hosts(text: str, port: int) -> tuple[str, ...]:
-    """Returns the hosts of a list separated by commas, with ``port`` where none is given."""
+    """Return the hosts of a list separated by commas, with ``port`` where none is given."""
     found = [each.strip().lower() for each in text.split(",")]
     return tuple(sorted(each if _PORT.search(each) else f"{each}:{port}" for each in found))

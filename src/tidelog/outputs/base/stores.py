@@ -21,11 +21,11 @@ class FileStore(Protocol):
     def path(self) -> str: ...
 
     def check(self) -> None:
-        """Raises UsageError if `put_if_absent` can't exclude a second driver there."""
+        """Raise UsageError if `put_if_absent` can't exclude a second driver there."""
         ...
 
     def open_output(self, name: str) -> Any:
-        """Returns a stream into a new file. Call `sync` for the file when it is closed."""
+        """Return a stream into a new file. Call `sync` for the file when it is closed."""
         ...
 
     def sync(self, names: Iterable[str]) -> None:
@@ -53,15 +53,15 @@ class FileStore(Protocol):
         ...
 
     def tag(self, name: str) -> str | None:
-        """Returns a text that stays equal until somebody replaces the file; None: no such file."""
+        """Return a text that stays equal until somebody replaces the file; None: no such file."""
         ...
 
     def size(self, name: str) -> int:
-        """Returns the size in bytes."""
+        """Return the size in bytes."""
         ...
 
     def open_input(self, name: str) -> Any:
-        """Returns a seekable `pyarrow.NativeFile`. On an object store each read is a request: give
+        """Return a seekable `pyarrow.NativeFile`. On an object store each read is a request: give
         readers of Parquet ``pre_buffer=True``. The last 64 KiB, a Parquet file's footer, are read
         at once.
         """
@@ -70,21 +70,21 @@ class FileStore(Protocol):
     def read(self, name: str) -> bytes: ...
 
     def read_optional(self, name: str) -> bytes | None:
-        """Returns the file's content; None: no such file."""
+        """Return the file's content; None: no such file."""
         ...
 
     def read_range(self, name: str, start: int, size: int) -> bytes:
-        """Returns at most ``size`` bytes from ``start`` on: less where the file ends."""
+        """Return at most ``size`` bytes from ``start`` on: less where the file ends."""
         ...
 
     def names(self, folder: str, suffix: str = "", after: str = "") -> list[str]:
-        """Returns the sorted names of the files in ``folder``, without the folder; empty if it does
+        """Return the sorted names of the files in ``folder``, without the folder; empty if it does
         not exist. Only names that sort after ``after``, where object stores start to list.
         """
         ...
 
     def all_files(self, passed_over: Callable[[str], bool]) -> Iterator[StoredFile]:
-        """Yields the files of all folders, in no order, except those below a folder of the first
+        """Yield the files of all folders, in no order, except those below a folder of the first
         level for whose name ``passed_over`` returns True. Lists them step by step, as the caller
         iterates.
         """
@@ -100,7 +100,7 @@ class FileStore(Protocol):
 
 
 def open_file_store(path: str) -> FileStore:
-    """Returns the store at ``path``: a local directory, or a URL of HDFS (``hdfs://``) or an object
+    """Return the store at ``path``: a local directory, or a URL of HDFS (``hdfs://``) or an object
     store (``s3://``, ``s3a://``, ``gs://``, ``abfs://``). Raises ConfigError, and MissingExtraError
     for a URL.
     """

@@ -55,7 +55,7 @@ def with_types(
     steps: Sequence[Step],
     have: Mapping[str, str],
 ) -> TableSchema:
-    """Returns the schema with the types that its columns have in the destination, and those that
+    """Return the schema with the types that its columns have in the destination, and those that
     ``types`` gives new ones.
 
     Args:
@@ -78,7 +78,7 @@ def with_types(
 
 
 def types_of(kind: str, types: ColumnTypes) -> ColumnTypes:
-    """Returns the option by which a column has this type, SQL's or Arrow's. A decimal has it by the
+    """Return the option by which a column has this type, SQL's or Arrow's. A decimal has it by the
     option only if ``types`` has decimals: else it was one in the source.
     """
     limits = _LIMITS.search(kind) if types.numeric is not None else None
@@ -104,7 +104,7 @@ _NAME_BYTES = 255  # of file systems
 
 
 def require_generation(log: EventLog, generation: str, output: str) -> None:
-    """Raises OutputRefusedError if the pipeline reads another generation of the log than the output
+    """Raise OutputRefusedError if the pipeline reads another generation of the log than the output
     opened.
     """
     if log.generation != generation:
@@ -115,33 +115,33 @@ def require_generation(log: EventLog, generation: str, output: str) -> None:
 
 
 def route_step(table: TableName) -> str:
-    """Returns the advice for a table whose name the destination can't have."""
+    """Return the advice for a table whose name the destination can't have."""
     return f"Send the table elsewhere by a step: {{route: SCHEMA.OTHER, tables: [{_text(table)}]}}"
 
 
 def rename_step(table: TableName, *columns: str) -> str:
-    """Returns the advice for columns whose names the destination can't have."""
+    """Return the advice for columns whose names the destination can't have."""
     names = ", ".join(f"{_text(column)}: OTHER{n or ''}" for n, column in enumerate(columns))
     step = f"{{rename: {{{names}}}, tables: [{_text(table)}]}}"
     return f"Rename {'them' if len(columns) > 1 else 'it'} by a step: {step}"
 
 
 def _text(value: object) -> str:
-    """Returns the value as a YAML string."""
+    """Return the value as a YAML string."""
     return "'" + str(value).replace("'", "''") + "'"
 
 
 def shared_address_error(
     output: str, owner: TableName, table: TableName, address: str
 ) -> NameRefusedError:
-    """Returns the error for two tables that would go to one place of the destination."""
+    """Return the error for two tables that would go to one place of the destination."""
     return NameRefusedError(
         f"output {output}: {owner} and {table} both go to {address}. {route_step(table)}"
     )
 
 
 def check_directory(output: str, table: TableName, place: str) -> None:
-    """Raises NameRefusedError if no directory can have the name that ``place`` gives the table."""
+    """Raise NameRefusedError if no directory can have the name that ``place`` gives the table."""
     if any(len(part.encode()) > _NAME_BYTES for part in place.split("/")):
         raise NameRefusedError(
             f"output {output}: the directory of {table} has a name of more than {_NAME_BYTES} "
@@ -155,7 +155,7 @@ def refused_names(
     check: Callable[[TargetTable], object],
     address: Callable[[TargetTable], str | None] = lambda _table: None,
 ) -> Iterator[str]:
-    """Yields the errors of ``check`` for each table, and an error for each table whose ``address``
+    """Yield the errors of ``check`` for each table, and an error for each table whose ``address``
     belongs to one before it.
     """
     owners: dict[str, TableName] = {}
@@ -174,7 +174,7 @@ def refused_names(
 
 
 def key_line(table: TableName) -> str:
-    """Returns the advice for a table without a key."""
+    """Return the advice for a table without a key."""
     return (
         f"Give it a key: ALTER TABLE {table} ADD PRIMARY KEY (COLUMN, …), or name columns that "
         f"identify a row by source.keys: {{{_text(pattern_of(table))}: [COLUMN, …]}} "
@@ -183,7 +183,7 @@ def key_line(table: TableName) -> str:
 
 
 def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOutError:
-    """Returns the error with what to do once it is put right. ``other``: more advice
+    """Return the error with what to do once it is put right. ``other``: more advice
     for a value that does not fit.
     """
     more = other if isinstance(error, ValueRefusedError) else ""
@@ -193,7 +193,7 @@ def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOu
 
 
 def undecodable_rows_error(error: DecodeError) -> RowsLeftOutError:
-    """Returns the error for rows that can't be decoded, which is of their table alone."""
+    """Return the error for rows that can't be decoded, which is of their table alone."""
     return RowsLeftOutError(
         f"{error}. Change the value in the source or exclude the column (source.exclude_columns), "
         "and please report this message"
@@ -201,7 +201,7 @@ def undecodable_rows_error(error: DecodeError) -> RowsLeftOutError:
 
 
 def check_steps(refused: Sequence[TableLeftOutError], tables: int) -> None:
-    """Raises ConfigError if steps fit none of an output's ``tables``, a number: then the steps are
+    """Raise ConfigError if steps fit none of an output's ``tables``, a number: then the steps are
     wrong. ``refused``: why tables are left out.
     """
     wrong = [each.__cause__ for each in refused if isinstance(each.__cause__, ConfigError)]
@@ -212,7 +212,7 @@ def check_steps(refused: Sequence[TableLeftOutError], tables: int) -> None:
 def missing_key_error(
     table: TableName, output: str, keyless: KeylessPolicy, why: str = "keeps rows by their key"
 ) -> OutputRefusedError:
-    """Returns the error for a table without a key: of that table alone, unless the option
+    """Return the error for a table without a key: of that table alone, unless the option
     ``keyless`` is ``fail``. ``why`` the output needs a key: words after its name.
     """
     text = f"{table} has no key, and output {output} {why}"
@@ -234,7 +234,7 @@ class TargetTables:
         self._schemas = MessageSchemaStore(log.storage)
 
     def target_of(self, schema: TableSchema, have: Mapping[str, str] | None = None) -> TargetTable:
-        """Returns the table as rows of ``schema`` are delivered; ``have``: the destination's
+        """Return the table as rows of ``schema`` are delivered; ``have``: the destination's
         columns and their Arrow types. Raises TableLeftOutError if the steps don't fit it or the
         formatter can't have a column, KeyMissingError or, with ``keyless: fail``,
         KeyRequiredError if a copy needs a key and it has none.
@@ -259,7 +259,7 @@ class TargetTables:
     def target_of_records(
         self, schema: TableSchema, have: Mapping[str, str] | None = None
     ) -> TargetTable:
-        """Returns `target_of` for records of ``schema``: under that schema or, if it is
+        """Return `target_of` for records of ``schema``: under that schema or, if it is
         an old one that the steps don't fit any more, under the newest one, because a column that
         the steps hide must not appear under its old name.
         """
@@ -274,7 +274,7 @@ class TargetTables:
     def owners(
         self, delivered: Collection[str], address: Callable[[TargetTable], str | None]
     ) -> dict[str, str]:
-        """Returns, by address, the first of the tables that were ``delivered``."""
+        """Return, by address, the first of the tables that were ``delivered``."""
         found: dict[str, str] = {}
         for table, schema in sorted(schemas_now(self._log).items()):
             if str(table) in delivered:
@@ -285,7 +285,7 @@ class TargetTables:
         return found
 
     def with_schema_ids(self, table: TargetTable, subject: str) -> TargetTable:
-        """Returns ``table`` with the ids of its messages' schemas, registered by ``subject``."""
+        """Return ``table`` with the ids of its messages' schemas, registered by ``subject``."""
         formatter = self._delivery.formatter
         if not isinstance(formatter, SchemaFormatter):
             return table
@@ -373,7 +373,7 @@ class CurrentTables:
     def current_table(
         self, schema: TableSchema, start: int, progress: OutputProgress
     ) -> TargetTable | None:
-        """Returns the table as rows of ``schema`` from offset ``start`` on are delivered, or None
+        """Return the table as rows of ``schema`` from offset ``start`` on are delivered, or None
         if it is left out.
         """
         table = schema.table
@@ -485,7 +485,7 @@ class CurrentTables:
         return self._targets.with_schema_ids(found, destination.subject(found))
 
     def _check_address(self, table: TargetTable, progress: OutputProgress) -> None:
-        """Raises NameRefusedError if another table of the output has the same address."""
+        """Raise NameRefusedError if another table of the output has the same address."""
         address = self._destination.address(table)
         if address is None:
             return

@@ -47,7 +47,7 @@ _BASE = np.uint64(0x100000001B3)
 def select_rows(
     rows: pa.RecordBatch, key: Sequence[str], partition: int, count: int
 ) -> pa.RecordBatch:
-    """Returns the rows whose key belongs to task ``partition`` of ``count``, in their order."""
+    """Return the rows whose key belongs to task ``partition`` of ``count``, in their order."""
     if count == 1 or not rows.num_rows:
         return rows
     return rows.filter(pa.array(partition_numbers(rows, key, count) == partition))
@@ -56,7 +56,7 @@ def select_rows(
 def partition_numbers(
     rows: pa.RecordBatch, key: Sequence[str], count: int
 ) -> npt.NDArray[np.int64]:
-    """Returns the partition of each row, ``0 … count - 1``."""
+    """Return the partition of each row, ``0 … count - 1``."""
     hashes = np.zeros(rows.num_rows, np.uint64)
     for name in key:
         hashes = (hashes ^ _hashes(rows.column(name))) * _ODD
@@ -65,7 +65,7 @@ def partition_numbers(
 
 
 def _hashes(column: pa.Array) -> _Hashes:
-    """Returns uint64[n]: equal for equal values; null is a value."""
+    """Return uint64[n]: equal for equal values; null is a value."""
     kind = column.type
     if pa.types.is_integer(kind):
         plain = pc.fill_null(column, 0).cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -99,7 +99,7 @@ OTHER_KEY = "_tidelog_other_key"
 
 
 def with_other_keys(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
-    """Returns rows of the shape `events` with the column ``_tidelog_other_key``: a struct of the
+    """Return rows of the shape `events` with the column ``_tidelog_other_key``: a struct of the
     columns ``key``, null where no key changed. Without that column if no row changed its key.
     """
     version = rows.column(CHANGE_VERSION).to_numpy()
@@ -169,7 +169,7 @@ class WriteCounts:
 
 
 def armed_failpoints() -> str:
-    """Returns the failpoints of this process's environment, for `BatchWork.armed`."""
+    """Return the failpoints of this process's environment, for `BatchWork.armed`."""
     return os.environ.get(failpoints.ENVIRONMENT_VARIABLE, "")
 
 
@@ -259,7 +259,7 @@ def _run(work: BatchWork, task: WriteTask, batches: Batches) -> WriteCounts:
 def _without_skipped(
     work: BatchWork, table: TargetTable, events: pa.RecordBatch
 ) -> pa.RecordBatch | None:
-    """Returns the events without skipped operations, or None if no events are left."""
+    """Return the events without skipped operations, or None if no events are left."""
     skipped = work.skipped
     if str(table.source) in work.truncated:
         skipped = skipped - {"t"}
@@ -303,7 +303,7 @@ def _read_in_order(
 def prepare_rows(
     rows: pa.RecordBatch, table: TargetTable, deleted_below: Mapping[str, int]
 ) -> pa.RecordBatch:
-    """Returns rows of `changes` or `events` as writers receive them: missing columns by name, only
+    """Return rows of `changes` or `events` as writers receive them: missing columns by name, only
     the delivered columns, and rows that a truncate or a full dump removed as deletes.
     """
     below = deleted_below.get(str(table.source), 0)

@@ -209,7 +209,7 @@ def _missing_grants(
     section: PostgresSection,
     tables: Sequence[TargetTable],
 ) -> list[tuple[str, str]]:
-    """Returns the SQL that lets the output's role create its own tables and these, or write those
+    """Return the SQL that lets the output's role create its own tables and these, or write those
     of them that exist, each with who may run it.
     """
     from tidelog.outputs.database.tables import Tables

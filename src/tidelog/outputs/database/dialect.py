@@ -62,7 +62,7 @@ class FoundTargetTable:
     obstacle: str | None = None
 
     def with_spelling(self, names: Iterable[str]) -> FoundTargetTable:
-        """Returns the table with columns' names as in ``names``, for a server that ignores case."""
+        """Return the table with columns' names as in ``names``, for a server that ignores case."""
         known = {name.lower(): name for name in names}
         columns = [replace(c, name=known.get(c.name.lower(), c.name)) for c in self.columns]
         unique = [tuple(known.get(n.lower(), n) for n in index) for index in self.unique]
@@ -91,7 +91,7 @@ class TableLayout:
     soft: bool = False
 
     def with_columns(self, columns: Sequence[str]) -> TableLayout:
-        """Returns the layout with only these columns: those of a batch of rows."""
+        """Return the layout with only these columns: those of a batch of rows."""
         return replace(self, types={name: self.types[name] for name in columns})
 
     @property
@@ -104,7 +104,7 @@ class TableLayout:
 
 
 def deleted_keys_name(full_name: str) -> str:
-    """Returns the name of the table with the deleted keys of another table."""
+    """Return the name of the table with the deleted keys of another table."""
     name = f"deleted.{full_name}"
     if len(name.encode()) <= _NAME_BYTES:
         return name
@@ -133,7 +133,7 @@ _QUOTED_NAME = re.compile(r'"[^"]*"|`[^`]*`')
 
 
 def with_plain_names(sql: str) -> str:
-    """Returns a statement for a driver that takes each ``%`` for a placeholder: doubled in quoted
+    """Return a statement for a driver that takes each ``%`` for a placeholder: doubled in quoted
     names.
     """
     return _QUOTED_NAME.sub(lambda name: name[0].replace("%", "%%"), sql)
@@ -143,7 +143,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def with_digits(field: pa.Field, source: Column | None) -> pa.Field:
-    """Returns the field as a decimal with the digits of the source's type, if rows have it as text
+    """Return the field as a decimal with the digits of the source's type, if rows have it as text
     because Arrow's decimals are too short. Any other field is returned unchanged.
     """
     digits = None if source is None else _DECIMAL.match(source.type_name.lower())
@@ -245,13 +245,13 @@ class Dialect(Protocol):
     def key_as_text(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
     ) -> pa.RecordBatch:
-        """Returns ``rows`` with texts for those values of the key that only the server's own kind
+        """Return ``rows`` with texts for those values of the key that only the server's own kind
         has.
         """
         ...
 
     def quoted(self, *names: str) -> str:
-        """Returns a quoted qualified name."""
+        """Return a quoted qualified name."""
         ...
 
     def type_of(
@@ -263,7 +263,7 @@ class Dialect(Protocol):
         *,
         key: Sequence[pa.Field],
     ) -> str | None:
-        """Returns the SQL type of a new column, or None if there is none.
+        """Return the SQL type of a new column, or None if there is none.
 
         Args:
             session: any session of this dialect.
@@ -283,7 +283,7 @@ class Dialect(Protocol):
         ...
 
     def name_fault(self, session: Any, name: str) -> str | None:
-        """Returns why the server can't have the name for a table or column: ``has more than …``."""
+        """Return why the server can't have the name for a table or column: ``has more than …``."""
         ...
 
     def default_namespace(self, session: Any) -> str: ...
@@ -295,19 +295,19 @@ class Dialect(Protocol):
     def find_table(self, session: Any, namespace: str, name: str) -> FoundTargetTable | None: ...
 
     def rename(self, session: Any, column: FoundColumn, name: str) -> str:
-        """Returns the ALTER TABLE action that gives a column another (unquoted) name."""
+        """Return the ALTER TABLE action that gives a column another (unquoted) name."""
         ...
 
     def widen(self, column: str, sql_type: str) -> str:
-        """Returns the ALTER TABLE action that gives a (quoted) column a wider type."""
+        """Return the ALTER TABLE action that gives a (quoted) column a wider type."""
         ...
 
     def convert(self, column: str, base: str, sql_type: str) -> str:
-        """Returns the ALTER TABLE action from a (quoted) column of type ``base`` to any type."""
+        """Return the ALTER TABLE action from a (quoted) column of type ``base`` to any type."""
         ...
 
     def upsert(self, layout: TableLayout, present: Sequence[str], stage: str) -> list[str]:
-        """Returns the statements that write whole rows of the stage, unless the table or the
+        """Return the statements that write whole rows of the stage, unless the table or the
         deleted keys have a version that is as new.
         """
         ...
@@ -315,17 +315,17 @@ class Dialect(Protocol):
     def update(
         self, layout: TableLayout, changes: Sequence[tuple[str, str]], stage: str, where: str
     ) -> str:
-        """Returns an UPDATE of the table (alias t) joined to the stage (alias s) by key.
+        """Return an UPDATE of the table (alias t) joined to the stage (alias s) by key.
         ``changes``: (quoted column, expression).
         """
         ...
 
     def delete(self, layout: TableLayout, stage: str, where: str) -> str:
-        """Returns a DELETE from the table (alias t) of keys that are in the stage (alias s)."""
+        """Return a DELETE from the table (alias t) of keys that are in the stage (alias s)."""
         ...
 
     def write_tombstones(self, layout: TableLayout, stage: str) -> str:
-        """Returns the statement that stores the keys that the stage deletes, at their newest."""
+        """Return the statement that stores the keys that the stage deletes, at their newest."""
         ...
 
 
@@ -365,7 +365,7 @@ def sort_by_key(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
 
 
 def stage_rows(rows: pa.RecordBatch, layout: TableLayout) -> StagedRows:
-    """Returns rows of the shape `changes` without those below the table's floor."""
+    """Return rows of the shape `changes` without those below the table's floor."""
     from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
     if layout.floor:
@@ -396,7 +396,7 @@ def stage_rows(rows: pa.RecordBatch, layout: TableLayout) -> StagedRows:
 
 
 def check_lengths(rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
-    """Raises RowsRefusedError for a text that is longer than its column: the servers refuse it,
+    """Raise RowsRefusedError for a text that is longer than its column: the servers refuse it,
     except for spaces at its end, which they cut silently, so that two keys may become one.
     """
     for name, sql_type in types.items():
@@ -410,7 +410,7 @@ def check_lengths(rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
 
 
 def key_span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | None:
-    """Returns the first key column's least and greatest value, if all servers sort it alike."""
+    """Return the first key column's least and greatest value, if all servers sort it alike."""
     column = rows.column(layout.key[0])
     if not any(getattr(pa.types, f"is_{kind}")(column.type) for kind in _PROBED):
         return None
@@ -419,7 +419,7 @@ def key_span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object]
 
 
 def occupied_query(dialect: Dialect, layout: TableLayout) -> str:
-    """Returns a SELECT of whether table or deleted keys have a key of a `key_span`, given twice."""
+    """Return a SELECT of whether table or deleted keys have a key of a `key_span`, given twice."""
     first = dialect.quoted(layout.key[0])
     probes = (
         f"EXISTS (SELECT 1 FROM {table} WHERE {first} BETWEEN %s AND %s)"
@@ -434,7 +434,7 @@ def occupied_query(dialect: Dialect, layout: TableLayout) -> str:
 def merge_statements(
     dialect: Dialect, layout: TableLayout, staged: StagedRows, stage: str
 ) -> Iterator[str]:
-    """Yields the statements, in order: whole rows, partial ones, deletes."""
+    """Yield the statements, in order: whole rows, partial ones, deletes."""
     present = list(layout.types)
     if staged.wholes:
         yield from dialect.upsert(layout, present, stage)
@@ -455,7 +455,7 @@ def merge_statements(
 
 
 def assignments(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the assignments for these columns and the version. The version is last, because MySQL
+    """Return the assignments for these columns and the version. The version is last, because MySQL
     assigns from left to right.
     """
     quoted = [dialect.quoted(name) for name in names]
@@ -463,6 +463,6 @@ def assignments(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]
 
 
 def same_key(dialect: Dialect, layout: TableLayout, one: str, other: str) -> str:
-    """Returns ``one.k = other.k AND …``."""
+    """Return ``one.k = other.k AND …``."""
     names = [dialect.quoted(name) for name in layout.key]
     return " AND ".join(f"{one}.{name} = {other}.{name}" for name in names)

@@ -44,7 +44,7 @@ class Owner:
 
 
 def run_name(output: str, generation: str) -> str:
-    """Returns an output's name in these tables; several pipelines may fill one database."""
+    """Return an output's name in these tables; several pipelines may fill one database."""
     return f"{output}/{generation}"
 
 
@@ -136,14 +136,14 @@ def next_attempt(
 
 
 def reached_offset(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
-    """Returns the greatest offset below which an attempt may have written."""
+    """Return the greatest offset below which an attempt may have written."""
     table = dialect.quoted(own, "outputs")
     found = session.rows(f"SELECT reached FROM {table} WHERE name = %s", (run,))
     return int(found[0][0]) if found else 0
 
 
 def current_attempt(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
-    """Returns the attempt that may write now; it can't change until the transaction ends."""
+    """Return the attempt that may write now; it can't change until the transaction ends."""
     found = session.rows(
         f"SELECT attempt FROM {dialect.quoted(own, 'outputs')} "
         f"WHERE name = %s {dialect.share_lock}",

@@ -280,7 +280,7 @@ def _named(code: int) -> str:
 
 
 def _failed(product: str, what: str, error: Exception) -> TidelogError:
-    """Returns our error, without cell values: for errors of values only the kind."""
+    """Return our error, without cell values: for errors of values only the kind."""
     if missing := missing_for_password(str(error)):
         return missing
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
@@ -557,7 +557,7 @@ class MySql:
         )
 
     def _joined(self, layout: TableLayout, stage: str) -> str:
-        """Returns the stage joined to the table, in this order: the stage is small and has no
+        """Return the stage joined to the table, in this order: the stage is small and has no
         index, the table is searched by key.
         """
         table = self.quoted(layout.namespace, layout.name)
@@ -565,7 +565,7 @@ class MySql:
 
 
 def _key_length(wanted: int, key: Sequence[pa.Field], *, long: bool) -> int:
-    """Returns the characters for a text or bytes column of the key; all of its columns must fit an
+    """Return the characters for a text or bytes column of the key; all of its columns must fit an
     index.
     """
     several: int = sum(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in key)

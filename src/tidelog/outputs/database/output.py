@@ -334,7 +334,7 @@ class DatabaseOutput(ExecutorOutput):
                 ) from None
 
     def target_of(self, schema: TableSchema) -> tuple[TargetTable, TableName]:
-        """Returns the table as it is delivered, and its destination."""
+        """Return the table as it is delivered, and its destination."""
         target = self._targets.target_of(schema)
         return target, self._tables.place(self._connect(), target)
 

@@ -148,7 +148,7 @@ _OF_RIGHTS_AND_NAMES = ("0A", "28", "3D", "3F", "42")
 
 
 def _copied_column(error: psycopg.Error, columns: Sequence[str]) -> str | None:
-    """Returns the column whose value COPY refused. The context is `COPY t, line 1, column c: "…"`;
+    """Return the column whose value COPY refused. The context is `COPY t, line 1, column c: "…"`;
     None where the server's messages are translated.
     """
     context = error.diag.context or ""
@@ -158,7 +158,7 @@ def _copied_column(error: psycopg.Error, columns: Sequence[str]) -> str | None:
 
 
 def _failed(what: str, error: psycopg.Error, copied: Sequence[str] = ()) -> TidelogError:
-    """Returns our error, without cell values: for errors of values only the name.
+    """Return our error, without cell values: for errors of values only the name.
 
     ``copied``: the columns of a COPY.
     """
@@ -353,7 +353,7 @@ class Postgres:
         return False
 
     def name_fault(self, session: PostgresSession, name: str) -> str | None:
-        """Returns why PostgreSQL can't have the name. It cuts long names silently: two tables or
+        """Return why PostgreSQL can't have the name. It cuts long names silently: two tables or
         columns would be one.
         """
         if len(name.encode()) > _NAME_BYTES:
@@ -402,7 +402,7 @@ class Postgres:
         )
 
     def convert(self, column: str, base: str, sql_type: str) -> str:
-        """Returns the ALTER TABLE action. PostgreSQL by itself only makes conversions that need no
+        """Return the ALTER TABLE action. PostgreSQL by itself only makes conversions that need no
         explicit cast.
         """
         plain = sql_type.removesuffix(" NOT NULL").removesuffix(" NULL")
@@ -424,7 +424,7 @@ class Postgres:
         return f"{self.widen(column, sql_type)} USING {value}"
 
     def missing_grants(self, session: DatabaseSession, schemas: Collection[str]) -> list[str]:
-        """Returns the GRANTs without which the role can't create tables in these schemas, nor the
+        """Return the GRANTs without which the role can't create tables in these schemas, nor the
         schemas that are missing.
         """
         found = session.rows(
@@ -450,7 +450,7 @@ class Postgres:
         tables: Mapping[TableName, Sequence[str]],
         privileges: Sequence[str],
     ) -> list[str]:
-        """Returns the statements without which the role can't write these tables of other owners.
+        """Return the statements without which the role can't write these tables of other owners.
 
         Args:
             session: the role's.
@@ -525,7 +525,7 @@ class Postgres:
         )
 
     def _newest(self, layout: TableLayout, stage: str, shape: int) -> str:
-        """Returns a query of the staged rows of a shape, the newest of each key: 1.5 and 1.50 come
+        """Return a query of the staged rows of a shape, the newest of each key: 1.5 and 1.50 come
         as two keys and are one here, and an INSERT must not meet a row twice.
         """
         key = ", ".join(self.quoted(name) for name in layout.key)

@@ -33,7 +33,7 @@ from tidelog.spark.transforms import Step, steps_of
 def check_names(
     session: DatabaseSession, dialect: Dialect, output: str, table: TargetTable, place: TableName
 ) -> None:
-    """Raises NameRefusedError if the server can't have the names of the table and its columns."""
+    """Raise NameRefusedError if the server can't have the names of the table and its columns."""
     for name in (place.namespace, place.name):
         if fault := dialect.name_fault(session, name):
             raise _refused(
@@ -103,7 +103,7 @@ class Tables:
         self._soft = soft
 
     def place(self, session: DatabaseSession, table: TargetTable) -> TableName:
-        """Returns the destination of the table: as a step routes it, else in our namespace, else as
+        """Return the destination of the table: as a step routes it, else in our namespace, else as
         in the source.
         """
         if table.name == str(table.source):
@@ -113,7 +113,7 @@ class Tables:
         return TableName(self._namespace or self._dialect.default_namespace(session), table.name)
 
     def address(self, session: DatabaseSession, table: TargetTable) -> str:
-        """Returns a text that is equal for two tables that the server takes for one."""
+        """Return a text that is equal for two tables that the server takes for one."""
         place = str(self.place(session, table))
         return f"the table {place.lower() if self._dialect.folds_tables(session) else place}"
 
@@ -124,7 +124,7 @@ class Tables:
     def create(
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable:
-        """Returns the table, created if it does not exist, with our columns added if they are
+        """Return the table, created if it does not exist, with our columns added if they are
         missing.
         """
         check_names(session, self._dialect, self._output, table, place)
@@ -200,7 +200,7 @@ class Tables:
     def remedy_for(
         self, session: DatabaseSession, table: TargetTable, place: TableName, names: Sequence[str]
     ) -> str:
-        """Returns the advice for columns of another type than the table has."""
+        """Return the advice for columns of another type than the table has."""
         return (
             f"{self._conversion_advice(session, table, place, names)} Or set on_schema_change to "
             "lenient: the columns stay as they are, NULL in new rows."
@@ -232,7 +232,7 @@ class Tables:
         floor: int,
         former: Sequence[Column] = (),
     ) -> TableLayout:
-        """Returns the layout for rows of ``table``. Raises TableLeftOutError if the columns don't
+        """Return the layout for rows of ``table``. Raises TableLeftOutError if the columns don't
         suffice, or the key has changed. ``former``: columns that the source's table had.
         """
         found = self._existing_table(session, table, place)
@@ -305,7 +305,7 @@ class Tables:
     def _check_rights(
         self, session: DatabaseSession, place: TableName, columns: Sequence[str]
     ) -> None:
-        """Raises TableLeftOutError if the output's user may not write rows or, unless they are only
+        """Raise TableLeftOutError if the output's user may not write rows or, unless they are only
         marked, delete them. Servers check rights before they explain a statement.
         """
         table = self._dialect.quoted(place.namespace, place.name)
@@ -418,7 +418,7 @@ class Tables:
             )
 
     def _key_advice(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> str:
-        """Returns the advice for a table whose rows still have the former key."""
+        """Return the advice for a table whose rows still have the former key."""
         if VERSION not in {column.name for column in found.columns} or not found.unique:
             return ""  # the user's own table
         quoted = self._dialect.quoted(place.namespace, place.name)
@@ -437,7 +437,7 @@ class Tables:
         )
 
     def own_columns(self) -> list[tuple[str, str]]:
-        """Returns names and types of our columns."""
+        """Return names and types of our columns."""
         ours = [(VERSION, self._dialect.version_type)]
         return [*ours, (DELETED, "boolean NOT NULL DEFAULT false")] if self._soft else ours
 
@@ -453,7 +453,7 @@ class Tables:
         return f"{found} NOT NULL" if key else f"{found} NULL"
 
     def _source(self, table: TargetTable, field: pa.Field) -> Column | None:
-        """Returns the source's column, or None if a step changes columns."""
+        """Return the source's column, or None if a step changes columns."""
         if any(step.action not in _HARMLESS for step in steps_of(self._steps, table.source)):
             return None
         return {column.name: column for column in table.schema.columns}.get(field.name)
@@ -506,7 +506,7 @@ def _has_one_spelling(source_type: str) -> bool:
 
 
 def _folded(label: str) -> str:
-    """Returns a common form of labels that some language's collation takes for equal: Latin has no
+    """Return a common form of labels that some language's collation takes for equal: Latin has no
     j, v and w of their own, Lithuanian sorts y with i and ch with c.
     """
     letters = re.sub(r"[^a-z0-9]", "", label.lower()).translate(str.maketrans("jyvw", "iiuu"))
@@ -514,7 +514,7 @@ def _folded(label: str) -> str:
 
 
 def _smallest_difference(sql_type: str) -> str:
-    """Returns how, at most, texts differ that a column with this collation takes for equal."""
+    """Return how, at most, texts differ that a column with this collation takes for equal."""
     if re.search(r"_cs\b", sql_type):
         return "in how characters are composed, as é of one and of two,"
     if re.search(r"_as_ci\b", sql_type):

@@ -26,7 +26,7 @@ _DAY = 86_400_000_000  # microseconds
 
 
 def text(column: pa.Array) -> pa.Array:
-    """Returns large_string[n]: each value as both servers read it, escaped; binary as hexadecimal
+    """Return large_string[n]: each value as both servers read it, escaped; binary as hexadecimal
     digits. Integers are returned unchanged.
 
     Instants are written in UTC without a zone: sessions are pinned to UTC.
@@ -48,12 +48,12 @@ def text(column: pa.Array) -> pa.Array:
 
 
 def prefixed(prefix: str, column: pa.Array) -> TextCells:
-    """Returns ``prefix`` before each value that is not null."""
+    """Return ``prefix`` before each value that is not null."""
     return TextCells(column, prefix)
 
 
 def lines(columns: Sequence[KeyPiece]) -> memoryview:
-    """Returns `text` columns as lines of one buffer."""
+    """Return `text` columns as lines of one buffer."""
     pieces: list[KeyPiece] = []
     for column in columns:
         pieces += ["\t", column]
@@ -61,7 +61,7 @@ def lines(columns: Sequence[KeyPiece]) -> memoryview:
 
 
 def tuples(columns: Sequence[pa.Array], binary: Sequence[bool], limit: int) -> Iterator[bytes]:
-    """Yields `text` columns as ``(…),(…)`` of SQL literals, in pieces of about ``limit`` bytes.
+    """Yield `text` columns as ``(…),(…)`` of SQL literals, in pieces of about ``limit`` bytes.
 
     ``binary``: whether each column's text is hexadecimal digits. A backslash must be an escape in
     the session's literals.
@@ -84,7 +84,7 @@ def tuples(columns: Sequence[pa.Array], binary: Sequence[bool], limit: int) -> I
 
 
 def _bytes(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Returns int64[n+1] bounds from 0 on, and their bytes."""
+    """Return int64[n+1] bounds from 0 on, and their bytes."""
     _, bounds_buffer, data = column.buffers()
     bounds = np.frombuffer(bounds_buffer, np.int64, len(column) + 1, column.offset * 8)
     values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
@@ -121,7 +121,7 @@ def _hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def _with_eras(column: pa.Array) -> pa.Array:
-    """Returns dates and timestamps as texts. Years before 1 are written like ``0044-03-15 BC``.
+    """Return dates and timestamps as texts. Years before 1 are written like ``0044-03-15 BC``.
     Years without four digits, which few tables have, are converted one by one: Arrow can't print
     them all.
     """

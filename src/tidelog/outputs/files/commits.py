@@ -188,12 +188,12 @@ class Commits:
         return known and not self._staged(commit)
 
     def _staged(self, commit: Commit) -> list[str]:
-        """Returns the staging folders that still exist."""
+        """Return the staging folders that still exist."""
         folders = sorted({_folder(file.staged) for file in commit.files})
         return [folder for folder in folders if self._store.exists(folder)]
 
     def _move_all(self, commit: Commit) -> None:
-        """Returns when the files are in place, durably."""
+        """Return when the files are in place, durably."""
         # First the commit itself: syncing may have failed when it was created.
         self._store.sync([f"{self._root}/commits"])
         folders = sorted({_folder(file.path) for file in commit.files})
@@ -208,7 +208,7 @@ class Commits:
         self._store.move(file.staged, file.path)
 
     def _files_of_attempts(self, staging: str) -> Sequence[StagedFile]:
-        """Returns the files of one attempt of each task: Spark may have run a task more
+        """Return the files of one attempt of each task: Spark may have run a task more
         than once.
         """
         attempts: dict[str, Attempt] = {}
@@ -258,6 +258,6 @@ def _folder(name: str) -> str:
 
 
 def _parent_folders(folder: str) -> list[str]:
-    """Returns the folder and those above it, up to the root."""
+    """Return the folder and those above it, up to the root."""
     parts = folder.split("/")
     return ["/".join(parts[:n]) for n in range(len(parts) + 1)]

@@ -89,7 +89,7 @@ class FilesOutput(ExecutorOutput):
         directory_of(self.name, self._layout, table)
 
     def address(self, table: TargetTable) -> str | None:
-        """Returns the table's directory if files have typed columns, of one table each; files of
+        """Return the table's directory if files have typed columns, of one table each; files of
         JSON may have several tables.
         """
         if not self._format.typed:

@@ -80,7 +80,7 @@ class FilesLayout:
     def split(
         self, table: TargetTable, rows: pa.RecordBatch, microseconds: pa.Array
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yields rows by their directory, each part in order; ``microseconds`` int64, since
+        """Yield rows by their directory, each part in order; ``microseconds`` int64, since
         1970.
         """
         period_us = self._period_us
@@ -97,7 +97,7 @@ class FilesLayout:
             yield self.directory(table, period * period_us), part
 
     def directory(self, table: TargetTable, microseconds: int) -> str:
-        """Returns the directory of commits at that time."""
+        """Return the directory of commits at that time."""
         return self.of_table(table, (_EPOCH + timedelta(microseconds=microseconds)))
 
     def of_table(self, table: TargetTable, at: datetime = _EPOCH) -> str:
@@ -126,7 +126,7 @@ class FilesLayout:
 
 
 def visible_name(name: str) -> str:
-    """Returns a file's or directory's name that readers do not ignore: Spark, Hive and Hadoop hide
+    """Return a file's or directory's name that readers do not ignore: Spark, Hive and Hadoop hide
     names that begin with ``_`` or ``.``, or end in ``._COPYING_``. Escaped as in partition columns.
     """
     if name.startswith(("_", ".")):
@@ -146,7 +146,7 @@ _TS = pa.timestamp("us", "UTC")
 
 
 def records(table: TargetTable, events: pa.RecordBatch, *, typed: bool, named: bool) -> pa.Table:
-    """Returns one record for each event, in order.
+    """Return one record for each event, in order.
 
     Columns, as in the source's shape ``typed``: ``op``, ``version``, ``ts`` (of the commit; of a
     dump's row: when it was read), ``schema_version``, ``position``, ``xid``, ``key``, ``before``,
@@ -187,7 +187,7 @@ def records(table: TargetTable, events: pa.RecordBatch, *, typed: bool, named: b
 
 
 def json_lines(rows: pa.Table) -> pa.Buffer:
-    """Returns `records` with JSON texts, as JSON lines; ``key``, ``before`` and ``after`` are
+    """Return `records` with JSON texts, as JSON lines; ``key``, ``before`` and ``after`` are
     objects.
     """
     batch = rows.combine_chunks().to_batches()[0]
@@ -210,7 +210,7 @@ def json_lines(rows: pa.Table) -> pa.Buffer:
 
 
 def _before(found: EventColumns) -> pa.StructArray:
-    """Returns the old row, of the delivered columns: as far as the log has it; of a delete at least
+    """Return the old row, of the delivered columns: as far as the log has it; of a delete at least
     the key. After transforms: only of deletes.
     """
     if found.before is None:
@@ -225,7 +225,7 @@ def _before(found: EventColumns) -> pa.StructArray:
 def _select(
     rows: pa.StructArray, names: Sequence[str], nulls: pa.Array | None = None
 ) -> pa.StructArray:
-    """Returns the members ``names`` of a struct; null where it is null, and where ``nulls``."""
+    """Return the members ``names`` of a struct; null where it is null, and where ``nulls``."""
     at = [rows.type.get_field_index(name) for name in names]
     nulls = rows.is_null() if nulls is None else pc.or_(nulls, rows.is_null())
     fields = [pa.field(name, rows.type.field(i).type) for name, i in zip(names, at, strict=True)]
@@ -233,7 +233,7 @@ def _select(
 
 
 def _texts(rows: pa.StructArray, names: Sequence[str]) -> pa.StringArray:
-    """Returns rows as JSON objects, dates and times in ISO 8601."""
+    """Return rows as JSON objects, dates and times in ISO 8601."""
     kept = [name for name in names if rows.type.get_field_index(name) >= 0]
     arrays = [with_time_texts(rows.field(rows.type.get_field_index(name))) for name in kept]
     fields = [pa.field(name, array.type) for name, array in zip(kept, arrays, strict=True)]
@@ -242,7 +242,7 @@ def _texts(rows: pa.StructArray, names: Sequence[str]) -> pa.StringArray:
 
 
 def _lists(names: pa.Array) -> pa.Array:
-    """Returns list<string> as JSON; few values differ."""
+    """Return list<string> as JSON; few values differ."""
     if names.null_count == len(names):
         return pa.nulls(len(names), pa.string())
     texts = [None if v is None else json.dumps(v, ensure_ascii=False) for v in names.to_pylist()]

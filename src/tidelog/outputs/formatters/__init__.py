@@ -19,7 +19,7 @@ def formatter(
     tombstones: bool = True,
     handling: ValueModes = PLAIN_HANDLING,
 ) -> Formatter:
-    """Returns the format ``name``.
+    """Return the format ``name``.
 
     Args:
         name: one of `FORMATS`, or of a format that another distribution provides.

@@ -249,7 +249,7 @@ class AvroRows:
         self._bytes(_constant(b"\0", self.n), _bare(self.n, there), counted=False)
 
     def finish(self, present: Bools | None = None) -> pa.BinaryArray:
-        """Returns the records; null where not ``present``."""
+        """Return the records; null where not ``present``."""
         ends = np.cumsum(self._sizes)
         total = int(ends[-1]) if self.n else 0
         if total > _MAX_BYTES:
@@ -287,7 +287,7 @@ class AvroRows:
 
 
 def encode_number(value: int) -> bytes:
-    """Returns an ``int`` or ``long``."""
+    """Return an ``int`` or ``long``."""
     value = (value << 1) ^ (value >> 63)
     found = bytearray()
     while value >= 0x80:
@@ -297,13 +297,13 @@ def encode_number(value: int) -> bytes:
 
 
 def encode_text(value: str) -> bytes:
-    """Returns a ``string``."""
+    """Return a ``string``."""
     encoded = value.encode()
     return encode_number(len(encoded)) + encoded
 
 
 def encode_names(values: list[str]) -> bytes:
-    """Returns an array of ``string`` in one block."""
+    """Return an array of ``string`` in one block."""
     return (
         encode_number(len(values)) + b"".join(map(encode_text, values)) if values else b""
     ) + b"\0"
@@ -516,7 +516,7 @@ _TYPES = {"int32": "int", "int64": "long"}
 
 
 def source_schema(source: SourceId) -> dict[str, Any]:
-    """Returns the record's schema; it is the same for all tables of a source."""
+    """Return the record's schema; it is the same for all tables of a source."""
     fields = [
         nullable(name, avro) if optional else {"name": name, "type": avro}
         for name, kind, optional in source_fields(source)
@@ -555,7 +555,7 @@ def write_source(
 
 
 def _plain(cells: TextCells, kind: str) -> pa.Array:
-    """Returns integers, or values of JSON texts."""
+    """Return integers, or values of JSON texts."""
     if kind != "string":
         return cells.values
     return pc.replace_substring(pc.utf8_slice_codeunits(cells.texts(), 1, -1), '\\"', '"')

@@ -80,7 +80,7 @@ class AvroField:
 def fields_of(
     table: TargetTable, columns: Iterable[str], reserved: Iterable[str] = (), *, plain_key: bool
 ) -> list[AvroField]:
-    """Returns the fields of ``columns``.
+    """Return the fields of ``columns``.
 
     Args:
         table: the columns' table.
@@ -105,12 +105,12 @@ def fields_of(
 
 
 def key_schema(table: TargetTable, fields: list[AvroField]) -> str:
-    """Returns the schema of the messages' keys: a record ``Key``."""
+    """Return the schema of the messages' keys: a record ``Key``."""
     return _text(_record("Key", namespace(table), fields))
 
 
 def envelope_schema(table: TargetTable, fields: list[AvroField], source: dict[str, Any]) -> str:
-    """Returns the schema of Debezium's envelope, whose rows are records ``Value``."""
+    """Return the schema of Debezium's envelope, whose rows are records ``Value``."""
     block = {
         "type": "record",
         "name": "block",
@@ -152,7 +152,7 @@ FLAT_UNAVAILABLE = "__unavailable"
 
 
 def flat_schema(table: TargetTable, fields: list[AvroField]) -> str:
-    """Returns the schema of flat rows."""
+    """Return the schema of flat rows."""
     value = _record("Value", namespace(table), fields)
     value["fields"] += [_field(name, kind) for name, kind in FLAT.items()]
     value["fields"].append(nullable(FLAT_UNAVAILABLE, _NAMES_LIST))
@@ -160,12 +160,12 @@ def flat_schema(table: TargetTable, fields: list[AvroField]) -> str:
 
 
 def namespace(table: TargetTable) -> str:
-    """Returns the namespace of the table's records: its name in the destination."""
+    """Return the namespace of the table's records: its name in the destination."""
     return ".".join(_valid_name(part) for part in table.name.split("."))
 
 
 def nullable(name: str, kind: Any) -> dict[str, Any]:
-    """Returns a field that is null or of ``kind``."""
+    """Return a field that is null or of ``kind``."""
     return {"name": name, "type": ["null", kind], "default": None}
 
 
@@ -188,7 +188,7 @@ def _text(schema: dict[str, Any]) -> str:
 def _type_of(
     table: TargetTable, column: str, kind: pa.DataType, source: Column | None, name: str
 ) -> Any:
-    """Returns the type of a field; ``name`` is that of a record, if it is one."""
+    """Return the type of a field; ``name`` is that of a record, if it is one."""
     if pa.types.is_list(kind):
         return {"type": "array", "items": ["null", _part(table, column, kind.value_type, name)]}
     if pa.types.is_map(kind):
@@ -242,13 +242,13 @@ def _has_type(pattern: re.Pattern[str], source: Column | None) -> bool:
 
 
 def _valid_name(name: str) -> str:
-    """Returns a name that Avro allows, with ``_`` for other characters as Debezium has it."""
+    """Return a name that Avro allows, with ``_`` for other characters as Debezium has it."""
     found = _NOT_IN_NAMES.sub("_", name)
     return found if found and not found[0].isdigit() else f"_{found}"
 
 
 def _unique_names(columns: list[str], reserved: Iterable[str]) -> list[str]:
-    """Returns valid names, the columns' own if they are valid; equal names get additional ``_``."""
+    """Return valid names, the columns' own if they are valid; equal names get additional ``_``."""
     taken = set(reserved) | {column for column in columns if _valid_name(column) == column}
     found = []
     for column in columns:

@@ -51,7 +51,7 @@ NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
 def context_headers(source: SourceId) -> tuple[tuple[str, bytes], ...]:
-    """Returns the headers that Debezium's connectors write with ``extended.headers.enabled``."""
+    """Return the headers that Debezium's connectors write with ``extended.headers.enabled``."""
     return (
         ("__debezium.context.connectorLogicalName", b"tidelog"),
         ("__debezium.context.taskId", b"0"),
@@ -104,7 +104,7 @@ class Debezium:
         return messages(found, topic, key, value, headers, tombstones=self.tombstones)
 
     def _schemas(self, table: TargetTable, found: EventColumns) -> tuple[str, str]:
-        """Returns the texts before the payloads of keys and of values."""
+        """Return the texts before the payloads of keys and of values."""
         types = type_names(table.schema)
         required = {
             name
@@ -126,7 +126,7 @@ class Debezium:
 def _header_texts(
     keys: pa.StructArray, names: Sequence[str], handling: ValueModes, types: Mapping[str, str]
 ) -> pa.StringArray:
-    """Returns keys as Connect's ``SimpleHeaderConverter``, the default, writes their structs:
+    """Return keys as Connect's ``SimpleHeaderConverter``, the default, writes their structs:
     without a schema, decimals as digits, and texts in which only quotes and backslashes are escaped
     (`org.apache.kafka.connect.data.Values.append`).
     """
@@ -159,7 +159,7 @@ def _escaped(text: str) -> str:
 
 
 def _headers(events: EventColumns, other: pa.StringArray) -> pa.MapArray:
-    """Returns the headers of a key change: the delete of the old key has the new one, the creation
+    """Return the headers of a key change: the delete of the old key has the new one, the creation
     of the new key the old one.
     """
     names = pc.if_else(events.deleted, NEW_KEY, OLD_KEY).to_pylist()

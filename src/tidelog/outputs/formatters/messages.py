@@ -92,14 +92,14 @@ class EventColumns:
     def key_texts(
         self, handling: ValueModes = PLAIN_HANDLING, types: Mapping[str, str] | None = None
     ) -> pa.StringArray:
-        """Returns `key` with values written as `json_rows` writes those of the row."""
+        """Return `key` with values written as `json_rows` writes those of the row."""
         if not self.table.key:
             return pa.nulls(self.n, pa.string())
         return json_rows(self.row, self.table.key, None, handling, types)
 
 
 def null_in_key(form: str, column: str) -> OutputRefusedError:
-    """Returns the error of a schema that does not allow null in the messages' key."""
+    """Return the error of a schema that does not allow null in the messages' key."""
     return OutputRefusedError(
         f"{form}: column {column} is null in a row, and a column of the key that is NOT NULL in "
         "the source: check the output's steps; or it is NaN in a numeric(p,s), which no decimal "
@@ -108,7 +108,7 @@ def null_in_key(form: str, column: str) -> OutputRefusedError:
 
 
 def topic_of(pattern: str, table: TargetTable) -> str:
-    """Returns the topic of a table's messages."""
+    """Return the topic of a table's messages."""
     source = table.source
     return pattern.format(table=table.name, namespace=source.namespace, name=source.name)
 
@@ -122,7 +122,7 @@ def messages(
     *,
     tombstones: bool,
 ) -> pa.RecordBatch:
-    """Returns one message per event and, with ``tombstones``, one more after each delete with a
+    """Return one message per event and, with ``tombstones``, one more after each delete with a
     key, with the delete's headers.
     """
     n = events.n
@@ -147,7 +147,7 @@ def messages(
 
 
 def _with_nulls(values: pa.BinaryArray, null: Bools) -> pa.BinaryArray:
-    """Returns the values, none of them null, at the positions that are not ``null``; their bytes
+    """Return the values, none of them null, at the positions that are not ``null``; their bytes
     are not copied.
     """
     _, offsets, content = values.buffers()
@@ -227,7 +227,7 @@ class LogicalMessages:
         return _text({"prefix": document["prefix"], "content": content})
 
     def _schemas(self, origin: SourceId) -> tuple[str, str]:
-        """Returns the texts before the payloads of keys and of values."""
+        """Return the texts before the payloads of keys and of values."""
         prefix = {"type": "string", "optional": True, "field": "prefix"}
         bytes_ = "bytes" if self.handling.binary == "bytes" else "string"
         content = {"type": bytes_, "optional": True, "field": "content"}

@@ -86,14 +86,14 @@ class RequestMessages:
         return str(self.tables[self.start].as_py())
 
     def body(self, kind: str) -> bytes:
-        """Returns all messages as one text."""
+        """Return all messages as one text."""
         found = memoryview(self.data)[self.bounds[self.start] : self.bounds[self.end]]
         if kind == "array":
             return b"".join((b"[", found[:-1], b"]"))
         return bytes(found)
 
     def halves(self) -> tuple[RequestMessages, RequestMessages] | None:
-        """Returns two parts, to find the rejected one; None if all messages have one version."""
+        """Return two parts, to find the rejected one; None if all messages have one version."""
         middle = (self.start + self.end) // 2
         for at in (_next(self.versions, middle, self.end), _last(self.versions, middle)):
             if self.start < at < self.end:
@@ -102,7 +102,7 @@ class RequestMessages:
 
 
 def build_messages(rows: pa.RecordBatch, body: Body) -> RequestMessages:
-    """Returns ``table``, ``version``, ``value`` (binary, none null) as `RequestMessages`."""
+    """Return ``table``, ``version``, ``value`` (binary, none null) as `RequestMessages`."""
     joined = pc.binary_join_element_wise(rows.column("value"), body.separator, b"").cast(
         pa.large_binary()
     )
@@ -116,7 +116,7 @@ def build_messages(rows: pa.RecordBatch, body: Body) -> RequestMessages:
 def split_requests(
     messages: RequestMessages, body: Body, *, final: bool
 ) -> tuple[list[RequestMessages], int]:
-    """Returns the requests that are full, and the start of the rest; ``final``: all requests, no
+    """Return the requests that are full, and the start of the rest; ``final``: all requests, no
     rest. The split depends on the messages alone, not on how many there were at a time.
     """
     versions, bounds = messages.versions, messages.bounds
@@ -135,7 +135,7 @@ def split_requests(
 
 
 def request_key(output: str, generation: str, table: str, lane: int, span: Sequence[int]) -> str:
-    """Returns the request's key: the same for the same messages."""
+    """Return the request's key: the same for the same messages."""
     key = f"{output}/{generation}/{quote(table, safe='.*')}/{lane}/{span[0]}-{span[1]}"
     if len(key) > _LONGEST_KEY:
         key = hashlib.sha256(key.encode()).hexdigest()
@@ -143,14 +143,14 @@ def request_key(output: str, generation: str, table: str, lane: int, span: Seque
 
 
 def _next(versions: _Ints, at: int, end: int) -> int:
-    """Returns the first position from ``at`` on where a version begins, or ``end``."""
+    """Return the first position from ``at`` on where a version begins, or ``end``."""
     while at < end and versions[at] == versions[at - 1]:
         at += 1
     return at
 
 
 def _last(versions: _Ints, at: int) -> int:
-    """Returns the last position up to ``at`` where a version begins."""
+    """Return the last position up to ``at`` where a version begins."""
     while at > 0 and versions[at] == versions[at - 1]:
         at -= 1
     return at
@@ -241,7 +241,7 @@ class HttpSender:
         )
 
     def send(self, url: str, body: bytes, content_type: str, headers: Mapping[str, str]) -> None:
-        """Returns when the API has confirmed the records.
+        """Return when the API has confirmed the records.
 
         Raises RejectedError; OutputError if time is up; OutputRefusedError if the API refuses us;
         LeaseLostError before an attempt that is not allowed any more.
@@ -351,7 +351,7 @@ def request_url(pattern: str, table: TargetTable) -> str:
 
 
 def trusted_authorities(ca_file: str | None) -> ssl.SSLContext | bool:
-    """Returns the trusted authorities. Raises ConfigError if the file can't be read."""
+    """Return the trusted authorities. Raises ConfigError if the file can't be read."""
     if ca_file is None:
         return True
     try:

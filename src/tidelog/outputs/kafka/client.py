@@ -101,7 +101,7 @@ _REFUSED = (
 
 
 def settings_of(servers: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Returns librdkafka's settings for any client. Raises ConfigError for those that only Tidelog
+    """Return librdkafka's settings for any client. Raises ConfigError for those that only Tidelog
     may set, and for those that need Python code of confluent-kafka.
     """
     taken = sorted(_OURS & given.keys())
@@ -122,7 +122,7 @@ def settings_of(servers: str, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def common(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns ``settings`` without those of producers: for consumers and administration."""
+    """Return ``settings`` without those of producers: for consumers and administration."""
     return {name: value for name, value in settings.items() if name not in _PRODUCER}
 
 
@@ -159,7 +159,7 @@ class ClientErrors:
 
 
 def topic_name(wanted: str) -> str:
-    """Returns ``wanted`` as a topic's name: characters that Kafka does not allow become ``_``."""
+    """Return ``wanted`` as a topic's name: characters that Kafka does not allow become ``_``."""
     name = _NOT_IN_NAMES.sub("_", wanted)
     if not name or len(name) > _NAME_MAX or name in (".", ".."):
         raise OutputRefusedError(
@@ -169,14 +169,14 @@ def topic_name(wanted: str) -> str:
 
 
 def failed(what: str, error: KafkaError | KafkaException) -> OutputError:
-    """Returns our error for one of Kafka's, whose texts have brokers and codes."""
+    """Return our error for one of Kafka's, whose texts have brokers and codes."""
     found = error.args[0] if isinstance(error, KafkaException) else error
     kind = OutputRefusedError if found.code() in _REFUSED else OutputError
     return kind(f"kafka: {what}: {error_text(found)}")
 
 
 def error_text(error: KafkaError) -> str:
-    """Returns librdkafka's text, but without values of settings: each may be secret."""
+    """Return librdkafka's text, but without values of settings: each may be secret."""
     if error.code() != KafkaError._INVALID_ARG:
         return f"{error.name()}: {error.str()}"
     text = error.str()
@@ -212,7 +212,7 @@ class Administration:
         return self._client
 
     def brokers(self, timeout_s: float) -> int:
-        """Returns the number of brokers. Raises OutputError if none of the servers answers."""
+        """Return the number of brokers. Raises OutputError if none of the servers answers."""
         try:
             return len(self.client.list_topics(timeout=timeout_s).brokers)
         except KafkaException as error:

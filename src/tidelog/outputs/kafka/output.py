@@ -63,7 +63,7 @@ _FENCERS = 8  # at once
 
 
 def table_topic(output: str, pattern: str, table: TargetTable) -> str:
-    """Returns the topic of a table's messages. Raises NameRefusedError if Kafka can't have it."""
+    """Return the topic of a table's messages. Raises NameRefusedError if Kafka can't have it."""
     try:
         return topic_name(topic_of(pattern, table))
     except OutputRefusedError as error:
@@ -174,7 +174,7 @@ class KafkaOutput(ExecutorOutput):
             )
 
     def _check_key(self, table: TargetTable, topic: str) -> None:
-        """Raises TableLeftOutError if rows of several keys may have the same key after the steps;
+        """Raise TableLeftOutError if rows of several keys may have the same key after the steps;
         a step python is responsible for itself.
         """
         if any(step.action == "python" for step in steps_of(self.delivery.steps, table.source)):
@@ -193,7 +193,7 @@ class KafkaOutput(ExecutorOutput):
         self._tried_before = again
 
     def subject(self, table: TargetTable) -> str:
-        """Returns the topic, as in Confluent's TopicNameStrategy."""
+        """Return the topic, as in Confluent's TopicNameStrategy."""
         if table.source == MESSAGES_TABLE:
             return topic_name(self._messages_topic)
         return table_topic(self.name, self._topic, table)
@@ -202,13 +202,13 @@ class KafkaOutput(ExecutorOutput):
         return None if self._shares_topics else f"topic {self.subject(table)}"
 
     def needs_truncates(self, table: TargetTable) -> bool:
-        """Returns True for a compacted topic, in which truncates become tombstones: without them
+        """Return True for a compacted topic, in which truncates become tombstones: without them
         keys would stay for ever.
         """
         return self.subject(table) in self._compacted
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
-        """Returns True if `writing` removes the keys. It does not if a newer state of a row may
+        """Return True if `writing` removes the keys. It does not if a newer state of a row may
         have been skipped: the row would be taken for deleted.
         """
         return self.subject(table) in self._compacted and not self.delivery.skipped & {"c", "u"}

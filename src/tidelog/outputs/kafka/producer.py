@@ -263,7 +263,7 @@ class Producer:
         return found
 
     def _arguments(self, topic: str, common: tuple[Header, ...]) -> tuple[Int64s, list[Any]]:
-        """Returns the arguments that all messages share, and the memory that they point to."""
+        """Return the arguments that all messages share, and the memory that they point to."""
         items = np.zeros((_FIXED, _VU_WORDS), np.int64)
         fixed = [_TOPIC, _FLAGS, _VALUE, _KEY, _OPAQUE, _HEADER]
         items.view(np.int32)[:, 0] = fixed
@@ -279,7 +279,7 @@ class Producer:
 
 
 def _headers(count: int) -> Int64s:
-    """Returns arguments for as many headers."""
+    """Return arguments for as many headers."""
     items = np.zeros((count, _VU_WORDS), np.int64)
     items.view(np.int32)[:, 0] = _HEADER
     return items
@@ -294,7 +294,7 @@ def _exception(code: int, reason: bytes) -> KafkaException:
 
 
 def _taken_error(error: int) -> KafkaError:
-    """Returns librdkafka's error, and frees it."""
+    """Return librdkafka's error, and frees it."""
     reason = (_error_string(error) or b"").decode(errors="replace")
     found = KafkaError(_error_code(error), reason, fatal=bool(_error_is_fatal(error)))
     _error_destroy(error)
@@ -318,7 +318,7 @@ _NONE = np.zeros(1, np.uint8)
 
 
 def _cells(column: pa.Array) -> _Cells:
-    """Returns the bytes of texts, int32[n + 1] bounds, and bool[n], empty if all are valid."""
+    """Return the bytes of texts, int32[n + 1] bounds, and bool[n], empty if all are valid."""
     n = len(column)
     _, offsets, content = column.buffers()
     bounds = np.frombuffer(offsets, np.int32, n + 1, 4 * column.offset) if n else np.zeros(1, "i4")
@@ -329,7 +329,7 @@ def _cells(column: pa.Array) -> _Cells:
 
 
 def _header_columns(column: pa.MapArray) -> tuple[Int64s, _Cells, _Cells]:
-    """Returns int64[n + 1], where each message's own headers begin, their names, each with a
+    """Return int64[n + 1], where each message's own headers begin, their names, each with a
     zero byte at its end, and their values. Those without a value are left out.
     """
     n = len(column)

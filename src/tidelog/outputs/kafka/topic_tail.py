@@ -53,7 +53,7 @@ class AlreadyWritten:
     each: _Longs | None = None
 
     def holds(self, keys: Sequence[bytes | None], ranks: _Longs) -> npt.NDArray[np.bool_]:
-        """Returns bool[n]: which of these messages must not be written again."""
+        """Return bool[n]: which of these messages must not be written again."""
         if not len(self.hashes):
             return np.zeros(len(keys), np.bool_)
         wanted = identities(keys, ranks, self.exact)
@@ -62,7 +62,7 @@ class AlreadyWritten:
         return found
 
     def is_missing(self, keys: Sequence[bytes | None], ranks: _Longs) -> npt.NDArray[np.bool_]:
-        """Returns bool[n]: among messages for which `holds` is true, those that are known not to be
+        """Return bool[n]: among messages for which `holds` is true, those that are known not to be
         in the topic themselves.
         """
         if self.each is None:
@@ -72,7 +72,7 @@ class AlreadyWritten:
 
 
 def ranks_of(versions: Any, values: Sequence[bytes | None]) -> _Longs:
-    """Returns int64[n]: the order of messages, also of a delete and its tombstone, which have the
+    """Return int64[n]: the order of messages, also of a delete and its tombstone, which have the
     same version.
     """
     empty = np.fromiter((value is None for value in values), np.int64, len(values))
@@ -81,7 +81,7 @@ def ranks_of(versions: Any, values: Sequence[bytes | None]) -> _Longs:
 
 
 def identities(keys: Sequence[bytes | None], ranks: _Longs, exact: bool) -> _Longs:
-    """Returns int64[n]. Messages without a key are always identified by version."""
+    """Return int64[n]. Messages without a key are always identified by version."""
     if exact:
         each = (hash((key, rank)) for key, rank in zip(keys, ranks.tolist(), strict=True))
     else:
@@ -111,7 +111,7 @@ class TopicTail:
             self._ends.close()
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Returns, by partition, the offset after its last message."""
+        """Return, by partition, the offset after its last message."""
         try:
             return {partition: high for partition, _, high in self._bounds(topic)}
         except KafkaException as error:
@@ -126,7 +126,7 @@ class TopicTail:
         ends: Mapping[int, int] | None = None,
         each: bool = False,
     ) -> AlreadyWritten:
-        """Returns the messages of ``topic`` with versions of ``start`` and above, before ``ends``
+        """Return the messages of ``topic`` with versions of ``start`` and above, before ``ends``
         if given; with ``each`` so that `AlreadyWritten.is_missing` works.
         """
         hashes: list[_Longs] = [np.empty(0, np.int64)]
@@ -162,7 +162,7 @@ class TopicTail:
         return AlreadyWritten(sorted_hashes[last], sorted_ranks[last], exact, each_identity)
 
     def live_keys(self, topic: str, schema_ids: Collection[int] | None = None) -> list[bytes]:
-        """Returns the keys whose newest message in ``topic`` has a value and, if given, a schema of
+        """Return the keys whose newest message in ``topic`` has a value and, if given, a schema of
         ``schema_ids``: reads all of it.
         """
         live: dict[bytes, None] = {}
@@ -184,7 +184,7 @@ class TopicTail:
     def keys_below(
         self, topic: str, version: int, schema_ids: Collection[int] | None = None
     ) -> list[bytes]:
-        """Returns the keys whose newest message in ``topic`` has a value and a lower version and,
+        """Return the keys whose newest message in ``topic`` has a value and a lower version and,
         if given, a schema of ``schema_ids``. Reads all of it, but only keys that are found are in
         memory.
         """
@@ -232,7 +232,7 @@ class TopicTail:
         return list(live)
 
     def _bounds(self, topic: str) -> list[tuple[int, int, int]]:
-        """Returns each partition with its first offset and the one after its last."""
+        """Return each partition with its first offset and the one after its last."""
         found = self._ends.list_topics(topic, timeout=_IDLE_TIMEOUT_S).topics[topic]
         if found.error is not None:
             raise failed(f"topic {topic}", found.error)
@@ -256,7 +256,7 @@ class TopicTail:
     def _read(
         self, topic: str, partition: int, begin: int, end: int, start: int
     ) -> tuple[list[tuple[list[bytes | None], _Longs]], int]:
-        """Returns (keys, ranks) of messages at the offsets, and the newest version among them; -1:
+        """Return (keys, ranks) of messages at the offsets, and the newest version among them; -1:
         none of them has one.
         """
         found: list[tuple[list[bytes | None], _Longs]] = []
@@ -275,7 +275,7 @@ class TopicTail:
     def _messages(
         self, topic: str, partition: int, begin: int, end: int
     ) -> Iterator[list[Message]]:
-        """Yields messages of the offsets, in lists."""
+        """Yield messages of the offsets, in lists."""
         if begin >= end:
             return
         self._consumer.assign([TopicPartition(topic, partition, begin)])

@@ -96,7 +96,7 @@ class KafkaSender:
             self._send_pending()
 
     def flush(self) -> None:
-        """Returns when brokers have all messages."""
+        """Return when brokers have all messages."""
         left, since = len(self._producer), time.monotonic()
         while left:
             self._poll_lease()
@@ -175,7 +175,7 @@ class KafkaSender:
                 raise failed(f"topic {self._pending[0].topic} takes no messages", error)
 
     def _settle(self) -> bool:
-        """Returns True if a message was not delivered: then those at fault are reported, and the
+        """Return True if a message was not delivered: then those at fault are reported, and the
         others are pending again.
         """
         if not self._undelivered:
@@ -205,7 +205,7 @@ class KafkaSender:
         return True
 
     def _root_error(self, found: Sequence[tuple[KafkaError, int]]) -> KafkaError:
-        """Returns the first error that says more than that a message was dropped. Only a commit
+        """Return the first error that says more than that a message was dropped. Only a commit
         reports why a transaction has failed; librdkafka commits none with an undelivered message.
         """
         said = [error for error, _ in found if error.code() not in _DROPPED]
@@ -545,7 +545,7 @@ class KafkaWriter(Writer):
         return found
 
     def _in_topic(self, chunks: Sequence[MessageChunk]) -> list[Bools]:
-        """Returns which of these messages, of this task and of unknown result, the topics
+        """Return which of these messages, of this task and of unknown result, the topics
         have now.
         """
         written = {
@@ -571,7 +571,7 @@ class KafkaWriter(Writer):
 
 
 def transactional_id(generation: str, output: str, table: str, number: int) -> str:
-    """Returns the id for task ``number``, whose first table is ``table``: no two tasks of a batch
+    """Return the id for task ``number``, whose first table is ``table``: no two tasks of a batch
     have the same.
     """
     return f"tidelog/{generation}/{output}/{table}/{number}"
@@ -597,7 +597,7 @@ def _keys_and_ranks(messages: pa.RecordBatch) -> tuple[list[bytes | None], Int64
 
 
 def _too_long(messages: pa.RecordBatch, common: tuple[Header, ...], limit: int) -> Bools:
-    """Returns bool[n]: which of these messages librdkafka refuses with this
+    """Return bool[n]: which of these messages librdkafka refuses with this
     ``message.max.bytes``.
     """
     sizes = np.full(messages.num_rows, _RECORD_BYTES, np.int64)
@@ -616,7 +616,7 @@ def _too_long(messages: pa.RecordBatch, common: tuple[Header, ...], limit: int) 
 
 
 def _counted_bytes(text: str | bytes) -> int:
-    """Returns the bytes of a text and of its length, a signed varint: 6 bits, then 7 a byte."""
+    """Return the bytes of a text and of its length, a signed varint: 6 bits, then 7 a byte."""
     return len(text) + (len(text).bit_length() + 7) // 7
 
 

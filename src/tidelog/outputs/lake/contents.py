@@ -90,7 +90,7 @@ class ColumnPlan:
 def plan_columns(
     copy: CopyColumns, target: TargetTable, wanted: Mapping[str, str], policy: str
 ) -> ColumnPlan:
-    """Returns the plan from the columns of ``copy`` to those ``wanted`` (SQL types) of ``target``,
+    """Return the plan from the columns of ``copy`` to those ``wanted`` (SQL types) of ``target``,
     by ``policy`` (see `tidelog.outputs.base.schema_evolution`).
 
     Raises OutputRefusedError for a change where the policy is ``fail``, and TableLeftOutError for
@@ -203,13 +203,13 @@ class ColumnEdit:
 
 
 def fields_of(target: TargetTable) -> dict[str, StructField]:
-    """Returns the delivered columns with Spark's types, in order."""
+    """Return the delivered columns with Spark's types, in order."""
     found = from_arrow_schema(target.columns, prefer_timestamp_ntz=True)
     return {field.name: field for field in found.fields}
 
 
 def columns_of(target: TargetTable, layout: LakeLayout) -> list[StructField]:
-    """Returns all columns of a new table."""
+    """Return all columns of a new table."""
     fields = fields_of(target)
     if layout.holds == "changes":
         key = StructType([fields[name] for name in target.key])
@@ -224,7 +224,7 @@ def columns_of(target: TargetTable, layout: LakeLayout) -> list[StructField]:
 
 
 def source_columns_of(columns: StructType, layout: LakeLayout) -> list[StructField]:
-    """Returns those of a table's columns that follow the source's."""
+    """Return those of a table's columns that follow the source's."""
     if layout.holds != "changes":
         return [field for field in columns.fields if field.name not in layout.own]
     return _members(columns, "after") or []
@@ -233,7 +233,7 @@ def source_columns_of(columns: StructType, layout: LakeLayout) -> list[StructFie
 def column_edits(
     plan: ColumnPlan, target: TargetTable, columns: StructType, layout: LakeLayout
 ) -> list[ColumnEdit]:
-    """Returns the edits that turn ``columns`` of a table into the planned ones."""
+    """Return the edits that turn ``columns`` of a table into the planned ones."""
     row = _planned_columns(source_columns_of(columns, layout), plan, fields_of(target))
     if layout.holds != "changes":
         return list(_differences("", columns.fields, row))
@@ -259,7 +259,7 @@ def _members(columns: StructType, name: str) -> list[StructField] | None:
 def _planned_columns(
     row: Sequence[StructField], plan: ColumnPlan, fields: Mapping[str, StructField]
 ) -> list[StructField]:
-    """Returns the columns that follow the source's, as planned."""
+    """Return the columns that follow the source's, as planned."""
     by_name = {name.lower(): field.dataType for name, field in fields.items()}
     found = [
         StructField(each.name, by_name[each.name.lower()] if each.name in plan.widened else kind)

@@ -79,7 +79,7 @@ _GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
 
 
 def reason_of(error: Exception) -> str:
-    """Returns an error's type and Spark's error class, or Java's classes; not its text, which may
+    """Return an error's type and Spark's error class, or Java's classes; not its text, which may
     contain values.
     """
     get_condition = getattr(error, "getCondition", None)
@@ -133,7 +133,7 @@ class LakeOptions:
     cache_bytes: int = CACHE_BYTES
 
     def holds_of(self, table: TableName) -> TableContents:
-        """Returns what the table in the lake contains of a table of the source."""
+        """Return what the table in the lake contains of a table of the source."""
         return choice(self.holds, table, "copy")
 
     def appends_keyless(self, table: TableName) -> bool:
@@ -229,7 +229,7 @@ class LakeOutput(ABC, Generic[Copy]):
 
     @abstractmethod
     def _open(self, table: TableName, name: str) -> Copy:
-        """Returns the copy of a table, whose destination's name is ``name``; it need not exist."""
+        """Return the copy of a table, whose destination's name is ``name``; it need not exist."""
 
     @abstractmethod
     def _write_copies(self, works: Sequence[TableWork]) -> None:
@@ -240,11 +240,11 @@ class LakeOutput(ABC, Generic[Copy]):
         """Write rows: those of each copy in one commit, together with the end of its work."""
 
     def _check_layout(self, copy: Copy, target: TargetTable, *, exists: bool) -> None:
-        """Raises TableLeftOutError if rows of ``target`` can't be written as the options say."""
+        """Raise TableLeftOutError if rows of ``target`` can't be written as the options say."""
         copy.check_layout(target, copy.column_types() if exists else ())
 
     def _holds_changes(self, table: TableName) -> bool:
-        """Returns True if the table has each change, or each state, under its own schema."""
+        """Return True if the table has each change, or each state, under its own schema."""
         return False
 
     def _maintain(self) -> None:
@@ -399,7 +399,7 @@ class LakeOutput(ABC, Generic[Copy]):
             self._state.close()
 
     def table_of(self, schema: TableSchema) -> TargetTable:
-        """Returns the table as rows of ``schema`` are delivered into the copy that there is."""
+        """Return the table as rows of ``schema`` are delivered into the copy that there is."""
         copy = self._table(schema.table)
         return self._target(schema, copy, copy.exists())
 
@@ -437,7 +437,7 @@ class LakeOutput(ABC, Generic[Copy]):
         return replace(batch, completed=whole)
 
     def _plan_write(self, work: TableWork) -> CopyWrite[Copy] | None:
-        """Returns the part of the work that is left to write; None: nothing, or the table is left
+        """Return the part of the work that is left to write; None: nothing, or the table is left
         out.
         """
         generation = self._log.generation
@@ -530,7 +530,7 @@ class LakeOutput(ABC, Generic[Copy]):
             self._lease.check()
 
     def _repair_if_restored(self, copy: Copy, table: TableName, generation: str) -> int | None:
-        """Returns the committed offset, after the missing rows are written if somebody restored the
+        """Return the committed offset, after the missing rows are written if somebody restored the
         copy.
         """
         since = copy.committed(self._application)
@@ -574,7 +574,7 @@ class LakeOutput(ABC, Generic[Copy]):
             self._evolve(copy, schema.table, target)
 
     def _evolve(self, copy: Copy, table: TableName, target: TargetTable) -> tuple[str, ...]:
-        """Returns the names of the delivered columns, once the copy has them."""
+        """Return the names of the delivered columns, once the copy has them."""
         # Until it is done: a batch that is retried after an error follows again.
         self._delivered.pop(table, None)
         self._check_layout(copy, target, exists=True)
@@ -602,7 +602,7 @@ class LakeOutput(ABC, Generic[Copy]):
         return found
 
     def _check_values(self, table: TableName) -> None:
-        """Raises RowsLeftOutError if `_leave_out` left the table out."""
+        """Raise RowsLeftOutError if `_leave_out` left the table out."""
         if table in self._unfit:
             raise self._unfit[table]
 
@@ -640,7 +640,7 @@ class LakeOutput(ABC, Generic[Copy]):
 
 
 def left_out_error(error: TidelogError | None) -> TableLeftOutError | None:
-    """Returns the error as one of a single table; None if there is none, or if it may concern other
+    """Return the error as one of a single table; None if there is none, or if it may concern other
     tables too.
     """
     if isinstance(error, TableLeftOutError):
@@ -653,7 +653,7 @@ def left_out_error(error: TidelogError | None) -> TableLeftOutError | None:
 
 
 def _whole_dumps(batch: OutputBatch, table: str) -> tuple[DumpCompleted, ...]:
-    """Returns the complete dumps of the whole table."""
+    """Return the complete dumps of the whole table."""
     return tuple(each for each in batch.completed if each.whole and each.table == table)
 
 

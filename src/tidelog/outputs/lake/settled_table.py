@@ -44,7 +44,7 @@ _DEAD_SHARE = 0.5  # a file with a greater share of deleted rows is rewritten by
 def files_to_compact(
     files: Iterable[DataFile], apart: Callable[[DataFile], bool] = lambda _: False
 ) -> list[list[DataFile]]:
-    """Returns groups of files of one partition, each to be rewritten as one file (or a few large
+    """Return groups of files of one partition, each to be rewritten as one file (or a few large
     ones). ``apart``: files for which it is true stay apart from others.
     """
     tiers: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
@@ -70,7 +70,7 @@ def _tier(size: float) -> int:
 
 
 def _live_share(file: DataFile) -> float:
-    """Returns the share of the file's rows that are not deleted; 1 if unknown."""
+    """Return the share of the file's rows that are not deleted; 1 if unknown."""
     dead = file.deleted_rows
     rows = file.statistics.get("numRecords") if dead else None
     return 1 - dead / rows if rows else 1.0
@@ -123,13 +123,13 @@ class SettledTable(LakeTable):
 
     @abstractmethod
     def files(self, *, marked: str | None = None) -> CopyFiles:
-        """Returns the table for tasks, with all of its files. ``marked``: the column that marks
+        """Return the table for tasks, with all of its files. ``marked``: the column that marks
         deleted rows, by default that of the layout.
         """
 
     @abstractmethod
     def data_files(self) -> Mapping[str, DataFile]:
-        """Returns the table's files by their paths."""
+        """Return the table's files by their paths."""
 
     @abstractmethod
     def commit_settled(
@@ -207,7 +207,7 @@ class SettledTable(LakeTable):
         raise self._busy_error()
 
     def compaction(self) -> list[RewriteWork]:
-        """Returns the works that compact small files; empty: not needed now."""
+        """Return the works that compact small files; empty: not needed now."""
         layout = self.files().layout if self.layout.holds != "copy" else None
         groups = files_to_compact(
             (file for path, file in self.data_files().items() if path not in self.not_compacted),
@@ -230,7 +230,7 @@ class SettledTable(LakeTable):
             )
 
     def _offset_of_rows(self, known: int | None, since: int) -> int | None:
-        """Returns the offset up to which a restored table has every record: ``known``, or beyond
+        """Return the offset up to which a restored table has every record: ``known``, or beyond
         the newest version of its rows; None: it has none.
         """
         whole = self.files()
@@ -239,7 +239,7 @@ class SettledTable(LakeTable):
         return min(max(known or 0, max(newest, default=-1) + 1), since) or None
 
     def _recheck(self) -> None:
-        """Raises OutputBusyError if somebody altered the table: that may be the change that we were
+        """Raise OutputBusyError if somebody altered the table: that may be the change that we were
         about to make.
         """
         if self.has_changed():

@@ -179,7 +179,7 @@ class SettlingOutput(LakeOutput[Settled]):
         return False
 
     def _refresh_write(self, write: CopyWrite[Settled]) -> CopyWrite[Settled] | None:
-        """Returns the same rows, prepared for the table as it is now; None: it is left out."""
+        """Return the same rows, prepared for the table as it is now; None: it is left out."""
         logger.info("%s: somebody else committed: the batch is settled again", write.copy.location)
         try:
             return self._write_of_newest(write)
@@ -203,7 +203,7 @@ class SettlingOutput(LakeOutput[Settled]):
         return replace(write, columns=self._evolve(copy, table, write.target))
 
     def _map_tables(self, call: Callable[[Item], Outcome], items: Sequence[Item]) -> list[Outcome]:
-        """Returns ``call(item)`` for each item, several at once, as they wait for the store. An
+        """Return ``call(item)`` for each item, several at once, as they wait for the store. An
         error is raised once all calls have ended.
         """
         if len(items) < 2:  # a copy that is repaired is written by a thread of this pool
@@ -254,14 +254,14 @@ class SettlingOutput(LakeOutput[Settled]):
         copy.commit_compaction(changes)
 
     def columns(self, table: TableName) -> Collection[str] | None:
-        """Returns the names of the copy's columns; None: there is no copy."""
+        """Return the names of the copy's columns; None: there is no copy."""
         copy = self._table(table)
         if not copy.exists() or copy.property(KEYLESS_PROPERTY) is not None:
             return None
         return copy.columns().names
 
     def read(self, target: TargetTable, bounds: Bounds = (None, None)) -> DataFrame | None:
-        """Returns the copy's current rows, read by the session that the output was created with;
+        """Return the copy's current rows, read by the session that the output was created with;
         None: there is no copy. ``bounds``: see `file_rows`.
         """
         copy = self._table(target.source)
@@ -271,7 +271,7 @@ class SettlingOutput(LakeOutput[Settled]):
         return frame_of(self._spark, copy.files(), copy.columns(), bounds)
 
     def row_sources(self, target: TargetTable, bounds: Bounds) -> list[FileRows] | None:
-        """Returns the same rows for tasks: batches of the target's columns; None: there is no copy,
+        """Return the same rows for tasks: batches of the target's columns; None: there is no copy,
         or a column has another type in it.
         """
         copy = self._table(target.source)
@@ -287,11 +287,11 @@ class SettlingOutput(LakeOutput[Settled]):
     # ------------------------------------------------ Spark jobs
 
     def _cores(self) -> int:
-        """Returns the number of tasks that run at once now: executors come and go."""
+        """Return the number of tasks that run at once now: executors come and go."""
         return default_parallelism(self._spark)
 
     def _settle(self, writes: Sequence[CopyWrite[Settled]]) -> list[list[SettleResult]]:
-        """Returns, for each write, the results of its tasks."""
+        """Return, for each write, the results of its tasks."""
         tasks = [(at, self._tasks(write)) for at, write in enumerate(writes)]
         framed = {
             at: self._pool.submit(self._settle_by_frame, writes[at])
@@ -315,7 +315,7 @@ class SettlingOutput(LakeOutput[Settled]):
         return [done[at] for at in range(len(writes))]
 
     def _tasks(self, write: CopyWrite[Settled]) -> Sequence[TableWrite]:
-        """Returns what the batch's job does for a table; empty: the table has a job of its own."""
+        """Return what the batch's job does for a table; empty: the table has a job of its own."""
         if write.copy.layout.holds == "changes":
             return self._appends(write)
         steps = steps_of(self._options.steps, write.work.table)
@@ -325,7 +325,7 @@ class SettlingOutput(LakeOutput[Settled]):
         return [self._history(write) if history else self._work(write)]
 
     def _appends(self, write: CopyWrite[Settled]) -> list[AppendWork]:
-        """Returns a work for each part of the range: versions are the changes' only order."""
+        """Return a work for each part of the range: versions are the changes' only order."""
         table, work, target = replace(write.copy.files(), files=()), write.work, write.target
         ranges: list[RangeOfTable | None] = []
         if target is not None:
@@ -423,7 +423,7 @@ class SettlingOutput(LakeOutput[Settled]):
         return results
 
     def _rewrite(self, works: Sequence[RewriteWork]) -> list[FileChanges]:
-        """Returns the results of the works, all of one table, or raises the error of one."""
+        """Return the results of the works, all of one table, or raises the error of one."""
         return [_files_of(each) for each in self._try_rewrite(works)]
 
     def _try_rewrite(self, works: Sequence[RewriteWork]) -> list[SettleResult]:
@@ -434,7 +434,7 @@ class SettlingOutput(LakeOutput[Settled]):
     def _try_commit(
         self, settled: tuple[CopyWrite[Settled], list[SettleResult]]
     ) -> TidelogError | None:
-        """Returns the error that kept a write from being committed, or None."""
+        """Return the error that kept a write from being committed, or None."""
         write, results = settled
         failed = [each.error for each in results if each.error is not None]
         if failed:
@@ -460,7 +460,7 @@ class SettlingOutput(LakeOutput[Settled]):
     def _replace_dead_files(
         self, copy: Settled, settled: Sequence[SettledChanges]
     ) -> list[FileChanges]:
-        """Returns the changes of files with deleted rows, after tasks have settled them."""
+        """Return the changes of files with deleted rows, after tasks have settled them."""
         dead = SettledChanges.of_parts(settled).dead
         if not dead:
             return []
@@ -486,7 +486,7 @@ def _files_of(result: SettleResult) -> FileChanges:
 
 
 def _hashed(changes: DataFrame, key: Sequence[str]) -> list[Column]:
-    """Returns the columns of the key, for Spark to hash: equal values have equal hashes."""
+    """Return the columns of the key, for Spark to hash: equal values have equal hashes."""
     floats = {x.name for x in changes.schema if isinstance(x.dataType, FloatType | DoubleType)}
     # Spark hashes -0.0 and 0.0 differently.
     return [f.col(backticked(n)) + 0.0 if n in floats else f.col(backticked(n)) for n in key]

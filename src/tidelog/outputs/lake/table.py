@@ -50,7 +50,7 @@ class RestoredCopy:
 
 
 def resume_offset(log: EventLog, location: str, table: TableName, found: RestoredCopy) -> int:
-    """Returns the offset from which the log has the rows that a restored copy does not have.
+    """Return the offset from which the log has the rows that a restored copy does not have.
     Writing more than that does no harm: rows are folded to the newest state of each key before they
     are compared with the copy's.
 
@@ -83,7 +83,7 @@ _NOUN = {"copy": "a copy", "changes": "the changes", "history": "the history"}
 
 
 def parts_of(table: TableName, name: str) -> list[str]:
-    """Returns namespace and name of the copy; a slash or percent sign inside is percent-encoded. If
+    """Return namespace and name of the copy; a slash or percent sign inside is percent-encoded. If
     the destination has another ``name``, a route's, its first dot separates the two.
     """
     parts = [table.namespace, table.name]
@@ -132,7 +132,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def committed(self, application: str) -> int | None:
-        """Returns the offset below which ``application`` has written everything."""
+        """Return the offset below which ``application`` has written everything."""
 
     @abstractmethod
     def property(self, name: str) -> str | None: ...
@@ -142,26 +142,26 @@ class LakeTable(ABC):
 
     @abstractmethod
     def columns(self) -> StructType:
-        """Returns the columns by the source's names."""
+        """Return the columns by the source's names."""
 
     def column_types(self) -> dict[str, str]:
-        """Returns names and SQL types (as of `sql_type`) of the columns, in order."""
+        """Return names and SQL types (as of `sql_type`) of the columns, in order."""
         return {field.name: field.dataType.simpleString() for field in self.columns().fields}
 
     def definition(self) -> object:
-        """Returns a value that is equal until somebody alters the table."""
+        """Return a value that is equal until somebody alters the table."""
         return self.column_types()
 
     @abstractmethod
     def partitions(self) -> tuple[str, ...]:
-        """Returns the columns that it is partitioned by, as in the layout."""
+        """Return the columns that it is partitioned by, as in the layout."""
 
     @abstractmethod
     def create(self, target: TargetTable, generation: str) -> None:
         """Create the table for the target's columns, unless it exists."""
 
     def row_types(self) -> dict[str, str]:
-        """Returns those of `column_types` that follow the source's, by the source's names."""
+        """Return those of `column_types` that follow the source's, by the source's names."""
         own = self.layout.own
         return {name: kind for name, kind in self.column_types().items() if name not in own}
 
@@ -171,16 +171,16 @@ class LakeTable(ABC):
 
     @abstractmethod
     def find_restore(self, application: str, since: int) -> RestoredCopy | None:
-        """Returns how far the table was restored to an older state, though ``since`` is committed;
+        """Return how far the table was restored to an older state, though ``since`` is committed;
         None: it was not. Raises TableLeftOutError if it was and this can't be repaired here.
         """
 
     def sql_type(self, field: StructField) -> str:
-        """Returns the type of a column in the copy, as SQL."""
+        """Return the type of a column in the copy, as SQL."""
         return field.dataType.simpleString()
 
     def check_ours(self, table: TableName, generation: str) -> None:
-        """Raises TableLeftOutError if the table was not created by Tidelog, or for another table
+        """Raise TableLeftOutError if the table was not created by Tidelog, or for another table
         than ``table``, or is not as the options say, or is of another log. Else the layout is that
         of the table. Raises NewerFormatError if a newer version wrote to it.
         """
@@ -228,11 +228,11 @@ class LakeTable(ABC):
         return f"{'an' if self.product[0] in 'AEIO' else 'a'} {self.product} table"
 
     def layout_columns(self) -> tuple[str, ...]:
-        """Returns the names of the columns that the layout needs."""
+        """Return the names of the columns that the layout needs."""
         return self.layout.partitions
 
     def check_layout(self, target: TargetTable, have: Collection[str] = ()) -> None:
-        """Raises TableLeftOutError if neither the target nor the table, whose columns are ``have``,
+        """Raise TableLeftOutError if neither the target nor the table, whose columns are ``have``,
         has a column of the layout, or if it has an array there, or another type with members.
         """
         types = {field.name: field.dataType for field in columns_of(target, self.layout)}
@@ -293,12 +293,12 @@ class LakeTable(ABC):
         """Delete the rows in which ``column`` is true."""
 
     def check_names(self, target: TargetTable) -> None:
-        """Raises OutputRefusedError if names differ by case alone, or are ours."""
+        """Raise OutputRefusedError if names differ by case alone, or are ours."""
         check_columns(self.product, self.layout, target)
 
 
 def check_columns(product: str, layout: LakeLayout, target: TargetTable) -> None:
-    """Raises NameRefusedError if names differ by case alone, or are ours."""
+    """Raise NameRefusedError if names differ by case alone, or are ours."""
     seen: dict[str, str] = {}
     for name in (*target.columns.names, *layout.own):
         other = seen.get(name.lower())
@@ -317,14 +317,14 @@ def check_columns(product: str, layout: LakeLayout, target: TargetTable) -> None
 
 
 def application_of(generation: str, output: str) -> str:
-    """Returns the application id of an output's commits in its tables."""
+    """Return the application id of an output's commits in its tables."""
     return f"tidelog/{generation}/{output}"
 
 
 def check_place(
     output: str, table: TableName, copy: LakeTable, copies: Mapping[TableName, LakeTable]
 ) -> None:
-    """Raises NameRefusedError if the copy of another table has the same location as that of
+    """Raise NameRefusedError if the copy of another table has the same location as that of
     ``table``, or if no directory can have its name.
     """
     first = min(

@@ -112,7 +112,7 @@ class Cluster:
         params: Mapping[str, Any] | None = None,
         absent: bool = False,
     ) -> Any:
-        """Returns the answer's JSON. With ``absent``, None for status 404.
+        """Return the answer's JSON. With ``absent``, None for status 404.
 
         Raises TooLargeError, ClusterBusyError, VersionConflictError, OutputError (retry),
         InvalidRequestError or, if the cluster refuses us, OutputRefusedError.
@@ -165,12 +165,12 @@ class Cluster:
 
 
 def path(*parts: str) -> str:
-    """Returns the path of a URL, made of names."""
+    """Return the path of a URL, made of names."""
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def reason(error: Mapping[str, Any]) -> str:
-    """Returns why an item was refused, without values."""
+    """Return why an item was refused, without values."""
     kind = str(error.get("type", "unknown error"))
     if kind == BLOCKED:
         return kind + _advice(error)
@@ -211,10 +211,10 @@ def _error_body(error: TransportError) -> Mapping[str, Any]:
 
 
 def _plain_path(path: str) -> str:
-    """Returns a path without parameters: indices' names, no ids."""
+    """Return a path without parameters: indices' names, no ids."""
     return path.partition("?")[0]
 
 
 def _inner(error: SSLError) -> Any:
-    """Returns Python's own error: the client wraps urllib3's, which has it as its argument."""
+    """Return Python's own error: the client wraps urllib3's, which has it as its argument."""
     return next(iter(getattr(error.info, "args", ())), None)

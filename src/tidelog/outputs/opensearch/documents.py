@@ -63,7 +63,7 @@ _KEYWORD_TYPES = frozenset(
 
 
 def mapping(columns: pa.Schema, table: TargetTable, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns OpenSearch's ``properties`` for the columns; ``own`` replaces those of columns by
+    """Return OpenSearch's ``properties`` for the columns; ``own`` replaces those of columns by
     name.
     """
     kinds = {column.name: column.type_name for column in table.schema.columns}
@@ -79,7 +79,7 @@ def mapping(columns: pa.Schema, table: TargetTable, own: Mapping[str, Any]) -> d
 
 
 def unsupported_names(columns: Sequence[str]) -> list[str]:
-    """Returns the columns that documents can't have by their name."""
+    """Return the columns that documents can't have by their name."""
     return [name for name in columns if name in _RESERVED or "." in name or not name.strip()]
 
 
@@ -107,7 +107,7 @@ def _of_type(kind: pa.DataType) -> dict[str, Any]:
 
 
 def ids(rows: pa.RecordBatch, key: Sequence[str]) -> pa.StringArray:
-    r"""Returns each row's document id: the key's values as texts, joined by ``|``.
+    r"""Return each row's document id: the key's values as texts, joined by ``|``.
 
     No two keys have the same id: in texts, ``\`` is written ``\\`` and ``|`` ``\|``; an empty text
     is ``\0``, null ``\N``. An id longer than 512 bytes is ``\#`` and its SHA-256.
@@ -144,7 +144,7 @@ def _key_text(values: pa.Array) -> pa.StringArray:
 
 
 def _plain(values: pa.Array) -> pa.StringArray:
-    """Returns numbers and points in time as texts, ISO 8601."""
+    """Return numbers and points in time as texts, ISO 8601."""
     if pa.types.is_timestamp(values.type):
         zone = "" if values.type.tz is None else "Z"
         text = timestamp_texts(values.cast(pa.timestamp("us", values.type.tz)))
@@ -155,7 +155,7 @@ def _plain(values: pa.Array) -> pa.StringArray:
 
 
 def json_texts(values: pa.Array) -> pa.StringArray:
-    """Returns each value as JSON; null stays null."""
+    """Return each value as JSON; null stays null."""
     kind = values.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return pc.binary_join_element_wise('"', _plain(values), '"', "", null_handling="emit_null")
@@ -163,7 +163,7 @@ def json_texts(values: pa.Array) -> pa.StringArray:
 
 
 def documents(rows: pa.RecordBatch, names: Sequence[str], version: pa.Array) -> pa.StringArray:
-    """Returns each row as a document of the columns ``names``."""
+    """Return each row as a document of the columns ``names``."""
     pieces: list[str | pa.Array] = []
     for number, name in enumerate(names):
         pieces.append(("{" if not number else ",") + json.dumps(name, ensure_ascii=False) + ":")
@@ -173,7 +173,7 @@ def documents(rows: pa.RecordBatch, names: Sequence[str], version: pa.Array) -> 
 
 
 def tombstones(version: pa.Array, at_ms: int) -> pa.StringArray:
-    """Returns a document in place of each deleted row: only its version is left."""
+    """Return a document in place of each deleted row: only its version is left."""
     end = f',"{DELETED}":true,"{AT}":{at_ms}}}}}'
     return join_texts(f'{{"{META}":{{"{VERSION}":', version.cast(pa.string()), end)
 
@@ -181,7 +181,7 @@ def tombstones(version: pa.Array, at_ms: int) -> pa.StringArray:
 def index_lines(
     id_texts: pa.StringArray, version: pa.Array, bodies: pa.StringArray
 ) -> pa.StringArray:
-    """Returns the two lines of each document in a bulk request.
+    """Return the two lines of each document in a bulk request.
 
     ``external_gte``, and not ``external``: where OpenSearch really deletes a document, by a purge,
     it increases the deleted version by one, and the key's next row may have just that version.
@@ -303,7 +303,7 @@ class JoinedPart:
 
 
 def script_id(script: str) -> str:
-    """Returns a name that changes with the script."""
+    """Return a name that changes with the script."""
     return "tidelog-" + hashlib.sha256(script.encode()).hexdigest()[:16]
 
 
@@ -316,7 +316,7 @@ def joined_lines(
     only: pa.Array,
     at_ms: int,
 ) -> pa.StringArray:
-    """Returns the two lines of each row's contribution in a bulk request.
+    """Return the two lines of each row's contribution in a bulk request.
 
     Args:
         table: the rows' table.
@@ -351,7 +351,7 @@ def joined_lines(
 
 
 def _known_columns(rows: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
-    """Returns each row as a JSON object of the columns that the log has."""
+    """Return each row as a JSON object of the columns that the log has."""
     texts = [json_texts(rows.column(name)) for name in names]
     labels = [json.dumps(name, ensure_ascii=False) + ":" for name in names]
     pieces: list[str | pa.Array] = []
@@ -374,7 +374,7 @@ def _known_columns(rows: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray
 
 
 def joined_properties(part: JoinedPart, columns: dict[str, Any]) -> dict[str, Any]:
-    """Returns the mapping of a table's columns, at their place in the document."""
+    """Return the mapping of a table's columns, at their place in the document."""
     if not part.name:
         return columns
     if part.many:

@@ -90,11 +90,11 @@ class Indices:
         self._behind[known.alias] = known.alias + _FIRST
 
     def name(self, alias: str) -> str:
-        """Returns the name of the index behind the alias."""
+        """Return the name of the index behind the alias."""
         return self._behind[alias]
 
     def columns(self, alias: str) -> dict[str, Any]:
-        """Returns the properties of the mapping."""
+        """Return the properties of the mapping."""
         behind = self._behind[alias]
         answer = self._cluster.request("GET", path(behind, "_mapping"))
         found: dict[str, Any] = answer[behind]["mappings"].get("properties", {})
@@ -113,7 +113,7 @@ class Indices:
             ) from None
 
     def notes(self, alias: str) -> dict[str, Any]:
-        """Returns the notes of outputs in the index."""
+        """Return the notes of outputs in the index."""
         return self._read_notes(alias)[0]
 
     def note(
@@ -143,7 +143,7 @@ class Indices:
         )
 
     def _read_notes(self, alias: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the notes, and the parameters of a request that replaces exactly these."""
+        """Return the notes, and the parameters of a request that replaces exactly these."""
         where = path(self._behind[alias], "_doc", NOTES_ID)
         found = self._cluster.request("GET", where, absent=True)
         if found is None:
@@ -166,7 +166,7 @@ class Indices:
     # ------------------------------------------------------------------ documents
 
     def count(self, alias: str, query: Mapping[str, Any]) -> int:
-        """Returns the number of documents, with hidden ones and those just written."""
+        """Return the number of documents, with hidden ones and those just written."""
         behind = path(self._behind[alias])
         self._cluster.request("POST", f"{behind}/_refresh")
         return int(self._cluster.request("POST", f"{behind}/_count", {"query": query})["count"])
@@ -237,13 +237,13 @@ class Indices:
 
 
 def index_name(text: str) -> str:
-    """Returns ``text`` by OpenSearch's rules for names."""
+    """Return ``text`` by OpenSearch's rules for names."""
     name = _NOT_IN_NAMES.sub("_", text.lower()).lstrip("-_+.")
     return name.encode()[:_NAME_MAX_BYTES].decode(errors="ignore") or "_"
 
 
 def alias_filter(known: Index) -> dict[str, Any]:
-    """Returns the alias's filter: no tombstones, nothing below the floor."""
+    """Return the alias's filter: no tombstones, nothing below the floor."""
     wanted: dict[str, Any] = {"must_not": [{"term": {f"{META}.{DELETED}": True}}]}
     if known.floor and (known.part is None or not known.part.name):
         member = VERSION if known.part is None else ROOT

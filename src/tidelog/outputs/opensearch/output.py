@@ -66,7 +66,7 @@ class JoinedIndex:
 
 
 def check_columns(output: str, table: TargetTable, names: Sequence[str]) -> None:
-    """Raises NameRefusedError if documents can't have columns of these names."""
+    """Raise NameRefusedError if documents can't have columns of these names."""
     bad = documents.unsupported_names(names)
     if bad:
         raise NameRefusedError(
@@ -247,7 +247,7 @@ class OpenSearchOutput(ExecutorOutput):
         return self._known_indices
 
     def _place(self, table: TargetTable) -> tuple[str, JoinedPart | None]:
-        """Returns the alias, and the table's part of documents if other tables have some."""
+        """Return the alias, and the table's part of documents if other tables have some."""
         document = self._joined.get(str(table.source))
         if document is None:
             return index_name(topic_of(self._pattern, table)), None
@@ -296,14 +296,14 @@ class OpenSearchOutput(ExecutorOutput):
     def _notes_with_table(
         self, notes: Mapping[str, Any], source: str, known: Index
     ) -> dict[str, Any]:
-        """Returns the index's notes with the table as it is now."""
+        """Return the index's notes with the table as it is now."""
         tables = notes.get("tables", {})
         floor = max(known.floor, tables.get(source, {}).get("floor", 0))
         noted = {"floor": floor, "output": self.name, "generation": self.log.generation}
         return {**notes, "tables": {**tables, source: noted}}
 
     def _properties(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
-        """Returns the mapping of columns. Raises OutputRefusedError if documents can't have
+        """Return the mapping of columns. Raises OutputRefusedError if documents can't have
         them.
         """
         check_columns(self.name, table, columns.names)
@@ -318,14 +318,14 @@ class OpenSearchOutput(ExecutorOutput):
 
 
 def _log_count(notes: Mapping[str, Any]) -> int:
-    """Returns how many logs fill an index: if documents are joined from several logs, none of their
+    """Return how many logs fill an index: if documents are joined from several logs, none of their
     outputs knows the common progress.
     """
     return len({each["generation"] for each in notes.get("tables", {}).values()})
 
 
 def _purged_notes(notes: dict[str, Any], done: int) -> dict[str, Any]:
-    """Returns the notes with the purged version. It never decreases: after a rewind less is done
+    """Return the notes with the purged version. It never decreases: after a rewind less is done
     than was purged.
     """
     if _log_count(notes) > 1:

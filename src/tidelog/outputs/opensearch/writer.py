@@ -216,7 +216,7 @@ class Bulk:
 
 
 def _parts(lines: pa.StringArray, bulk_bytes: int) -> Iterator[slice]:
-    """Yields slices of about that many bytes."""
+    """Yield slices of about that many bytes."""
     offsets = _offsets(lines)
     start = 0
     while start < len(lines):
@@ -227,7 +227,7 @@ def _parts(lines: pa.StringArray, bulk_bytes: int) -> Iterator[slice]:
 
 
 def _body(lines: pa.StringArray) -> bytes:
-    """Returns the texts as Arrow's buffer has them, one after the other, if none is null."""
+    """Return the texts as Arrow's buffer has them, one after the other, if none is null."""
     offsets = _offsets(lines)
     return bytes(memoryview(lines.buffers()[2])[offsets[0] : offsets[-1]])
 
@@ -385,7 +385,7 @@ class OpenSearchWriter(Writer):
                 self._send(table, index, ids.take(chosen), version, pa.array(bodies, pa.string()))
 
     def _read(self, index: Index, ids: list[str]) -> list[dict[str, Any] | None]:
-        """Returns documents as they are now, refreshed or not; None: does not exist. Raises
+        """Return documents as they are now, refreshed or not; None: does not exist. Raises
         OutputError if the cluster can't read one (its shard moves, or is lost).
         """
         answer = self._cluster.request(

@@ -58,14 +58,14 @@ def merge_batches(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.
 
 
 def slices(rows: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
-    """Yields ``rows`` in slices that Spark reads one by one."""
+    """Yield ``rows`` in slices that Spark reads one by one."""
     for start in range(0, 0 if rows is None else rows.num_rows, _BATCH_ROWS):
         assert rows is not None
         yield rows.slice(start, _BATCH_ROWS)
 
 
 def _groups(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[_Rows, _Rows]:
-    """Returns int64[n], each row's key as a number; int64[keys], each key's last row."""
+    """Return int64[n], each row's key as a number; int64[keys], each key's last row."""
     n = rows.num_rows
     table = pa.Table.from_batches([rows.select(list(key))])
     table = table.append_column("_tidelog_row", pa.array(np.arange(n, dtype=np.int64)))
@@ -128,7 +128,7 @@ class ReadPlan:
 def events_batch(
     records: pa.RecordBatch, written: TableSchema, target: TableSchema, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Returns records of one schema version in the shape `tidelog.spark.formats.shapes.events` of
+    """Return records of one schema version in the shape `tidelog.spark.formats.shapes.events` of
     ``target``.
     """
     decoded = decode(records, written, target=target)
@@ -182,7 +182,7 @@ _FOLD_BYTES = 64 << 20
 
 
 def batches(plan: ReadPlan, log: EventLog, refs: Sequence[SegmentRef]) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of ``refs`` in this read's shape, in log order; ``changes``: once per key."""
+    """Yield the rows of ``refs`` in this read's shape, in log order; ``changes``: once per key."""
     failpoints.hit("output.read")
     schemas = partitions.schemas_of(log, plan.options.tables)
     if schemas is not None and not schemas:
@@ -199,7 +199,7 @@ def batches(plan: ReadPlan, log: EventLog, refs: Sequence[SegmentRef]) -> Iterat
 def events_in_order(
     log: EventLog, refs: Sequence[SegmentRef], plans: Mapping[str, ReadPlan]
 ) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
-    """Yields the events of several tables in log order, in runs of one schema version. ``plans``:
+    """Yield the events of several tables in log order, in runs of one schema version. ``plans``:
     the plan of each table (shape ``events``).
     """
     schemas = partitions.schemas_of(log, [TableName.parse(table) for table in plans]) or {}
@@ -267,7 +267,7 @@ def _records(
     schemas: dict[int, TableSchema] | None,
     control: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the wanted schemas. For ``raw`` (``control``) also records about their
+    """Yield the records of the wanted schemas. For ``raw`` (``control``) also records about their
     dumps and, if all schemas are wanted, the source's messages.
     """
     wanted = None if schemas is None else {*schemas, 0} if control else schemas.keys()
@@ -290,7 +290,7 @@ def _records(
 
 
 def _of_tables(batch: pa.RecordBatch, tables: Collection[str]) -> pa.BooleanArray:
-    """Returns bool[n]: row changes, which are of these tables, and records about dumps of them."""
+    """Return bool[n]: row changes, which are of these tables, and records about dumps of them."""
     keep = batch.column("schema_id").to_numpy() != 0
     for place in np.flatnonzero(~keep).tolist():
         keep[place] = shaping.control_table(batch, place) in tables
@@ -318,7 +318,7 @@ def _concatenate(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _schema_runs(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yields neighbouring records of one schema version; a table changes its schema rarely."""
+    """Yield neighbouring records of one schema version; a table changes its schema rarely."""
     ids = block.column("schema_id").to_numpy()
     bounds = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
     for low, high in pairwise(bounds):

@@ -66,7 +66,7 @@ class DumpRecord:
 
 
 def parse_position(options: Mapping[str, str], edge: str) -> LogPosition:
-    """Returns the position that the options give for ``edge``, ``starting`` or ``ending``. Raises
+    """Return the position that the options give for ``edge``, ``starting`` or ``ending``. Raises
     ConfigError that names the option.
     """
     starts = edge == "starting"
@@ -94,7 +94,7 @@ def parse_position(options: Mapping[str, str], edge: str) -> LogPosition:
 
 
 def microseconds(name: str, text: str | datetime) -> int:
-    """Returns a time in ISO 8601, UTC unless it says otherwise, as microseconds since 1970 UTC."""
+    """Return a time in ISO 8601, UTC unless it says otherwise, as microseconds since 1970 UTC."""
     try:
         moment = text if isinstance(text, datetime) else datetime.fromisoformat(text)
     except ValueError:
@@ -108,7 +108,7 @@ def microseconds(name: str, text: str | datetime) -> int:
 
 
 def start_of(log: EventLog, at: LogPosition, tables: Sequence[str | TableName]) -> int:
-    """Returns the offset of the first record to read.
+    """Return the offset of the first record to read.
 
     Raises:
         ConfigError: there is no such position.
@@ -135,7 +135,7 @@ def start_of(log: EventLog, at: LogPosition, tables: Sequence[str | TableName]) 
 
 
 def end_of(log: EventLog, at: LogPosition) -> int:
-    """Returns the offset after the last record to read. Raises ConfigError if there is no such
+    """Return the offset after the last record to read. Raises ConfigError if there is no such
     position.
     """
     if at.by == "latest":
@@ -148,7 +148,7 @@ def end_of(log: EventLog, at: LogPosition) -> int:
 
 
 def check_order(starting: LogPosition, start: int, ending: LogPosition, end: int) -> None:
-    """Raises ConfigError if the end is before the start."""
+    """Raise ConfigError if the end is before the start."""
     if starting.by == ending.by == "timestamp":
         wrong = int(starting.value) > int(ending.value)
     else:
@@ -169,7 +169,7 @@ def _check_end(log: EventLog, name: str, given: int, offset: int) -> None:
 
 
 def first_offset_at(log: EventLog, moment: int) -> int:
-    """Returns the offset of the first row change committed (if it is of a dump: read) at ``moment``
+    """Return the offset of the first row change committed (if it is of a dump: read) at ``moment``
     or later, in microseconds since 1970 UTC; the end of the log if there is none yet.
     """
     # Without segments of control records only, whose clock may be another one.
@@ -196,7 +196,7 @@ def _times(log: EventLog, segment: SegmentMeta) -> Iterator[tuple[np.ndarray, np
 
 
 def dump_records(log: EventLog, start: int, end: int) -> Iterator[DumpRecord]:
-    """Yields the records about dumps in ``[start, end)``, newest first."""
+    """Yield the records about dumps in ``[start, end)``, newest first."""
     for segment in reversed(log.chain().between(start, end)):
         if 0 not in segment.rows_by_schema:
             continue
@@ -226,7 +226,7 @@ def _dump_record(offset: int, content: dict[str, Any]) -> DumpRecord | None:
 
 
 def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str | TableName]) -> int:
-    """Returns the start of the dump ``dump_id`` of the tables; ``latest``: the first offset of the
+    """Return the start of the dump ``dump_id`` of the tables; ``latest``: the first offset of the
     newest whole dumps of all tables.
     """
     first: dict[str, int] = {}
@@ -272,7 +272,7 @@ class KeyFilter:
 
     @classmethod
     def parse(cls, text: str) -> KeyFilter:
-        """Returns the filter of a JSON object of one row's key. Raises ConfigError without the
+        """Return the filter of a JSON object of one row's key. Raises ConfigError without the
         values.
         """
         try:
@@ -289,7 +289,7 @@ class KeyFilter:
         return cls(found)
 
     def check(self, versions: Sequence[TableSchema]) -> None:
-        """Raises ConfigError if no version of the table has these columns in its key.
+        """Raise ConfigError if no version of the table has these columns in its key.
 
         Args:
             versions: the table's schemas, the newest last.
@@ -304,7 +304,7 @@ class KeyFilter:
         )
 
     def select(self, records: pa.RecordBatch, written: TableSchema) -> pa.RecordBatch:
-        """Returns the records, all of the version ``written``, that have such a key before or after
+        """Return the records, all of the version ``written``, that have such a key before or after
         the change; and truncates.
 
         Under a version with another key: records with these values in the columns of these names,
@@ -339,7 +339,7 @@ class KeyFilter:
 
 
 def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
-    """Returns bool[n], false for null. Raises ConfigError for a value that no cell can have."""
+    """Return bool[n], false for null. Raises ConfigError for a value that no cell can have."""
     kind = cells.type
     base = column.type_name.lower().partition("(")[0].strip()
     try:
@@ -379,7 +379,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """Returns a number without exponent and trailing zeros; ``NaN`` and the like unchanged."""
+    """Return a number without exponent and trailing zeros; ``NaN`` and the like unchanged."""
     try:
         number = Decimal(text)
     except InvalidOperation:
@@ -498,7 +498,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Returns the options. Raises ConfigError that names the wrong option."""
+        """Return the options. Raises ConfigError that names the wrong option."""
         options = {name.lower(): value for name, value in given.items()}
         if options.pop("filterpushdown", "false").strip().lower() != "false":
             raise ConfigError(
@@ -597,7 +597,7 @@ def _table(text: str) -> TableName:
 
 
 def _size(options: Mapping[str, Any], name: str, default: int) -> int:
-    """Returns a number, or bytes as in the configuration: ``16MiB``; ``k``, ``m`` and ``g`` are
+    """Return a number, or bytes as in the configuration: ``16MiB``; ``k``, ``m`` and ``g`` are
     1024s.
     """
     text = str(options.get(name, default)).strip()

@@ -25,7 +25,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def schemas_of(log: EventLog, patterns: Sequence[str | TableName]) -> dict[int, TableSchema] | None:
-    """Returns all schema versions of the tables that match, by id; None: no restriction."""
+    """Return all schema versions of the tables that match, by id; None: no restriction."""
     if not patterns:
         return None
     return {
@@ -37,7 +37,7 @@ def schemas_of(log: EventLog, patterns: Sequence[str | TableName]) -> dict[int, 
 
 
 def table_schema(log: EventLog, table: TableName, version: int | None) -> TableSchema:
-    """Returns the table's schema at ``version`` (a schema id), by default its newest."""
+    """Return the table's schema at ``version`` (a schema id), by default its newest."""
     versions = log.schemas.versions(table)
     if not versions:
         known = ", ".join(str(name) for name in log.schemas.tables()) or "none yet"
@@ -54,14 +54,14 @@ def table_schema(log: EventLog, table: TableName, version: int | None) -> TableS
 
 
 def with_types(schema: TableSchema, options: SourceOptions) -> TableSchema:
-    """Returns the schema with the types that the option ``types`` gives its columns."""
+    """Return the schema with the types that the option ``types`` gives its columns."""
     if options.logicals is not None:
         return schema.with_logicals(options.logicals)
     return schema.with_logicals(native_logicals(schema, options.types))
 
 
 def check_columns(schema: TableSchema, columns: Sequence[str]) -> None:
-    """Raises ConfigError if the table does not have one of the columns."""
+    """Raise ConfigError if the table does not have one of the columns."""
     for name in columns:
         if name not in schema.column_names:
             raise ConfigError(
@@ -71,7 +71,7 @@ def check_columns(schema: TableSchema, columns: Sequence[str]) -> None:
 
 
 def changes_schema(log: EventLog, options: SourceOptions) -> TableSchema:
-    """Returns the schema that the shape `changes` is decoded to: with the option ``columns`` only
+    """Return the schema that the shape `changes` is decoded to: with the option ``columns`` only
     those, so that columns that an output leaves out need not be decodable.
     """
     assert options.table is not None  # checked by SourceOptions
@@ -81,7 +81,7 @@ def changes_schema(log: EventLog, options: SourceOptions) -> TableSchema:
 
 
 def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
-    """Returns the schema version of the table's last record in ``[start, end)``. Not always the
+    """Return the schema version of the table's last record in ``[start, end)``. Not always the
     greatest number: a schema that is used again keeps its old number (`SchemaStore.register`).
     """
     for segment in reversed(log.chain(end).between(start, end)):
@@ -99,13 +99,13 @@ def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSch
 
 
 def schema_now(log: EventLog, table: TableName) -> TableSchema | None:
-    """Returns the schema version of the table's last record, else the greatest."""
+    """Return the schema version of the table's last record, else the greatest."""
     chain = log.chain()
     return schema_at(log, table, chain.head, chain.next) or log.schemas.latest(table)
 
 
 def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
-    """Returns `schema_now` of all tables, sorted, by one walk through the log."""
+    """Return `schema_now` of all tables, sorted, by one walk through the log."""
     versions = log.schemas.by_table()
     found = {table: schemas[-1] for table, schemas in versions.items()}
     open_tables = {table for table, schemas in versions.items() if len(schemas) > 1}
@@ -123,7 +123,7 @@ def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
 
 
 def check_generation(log: EventLog, generation: str) -> None:
-    """Raises ForeignSegmentError for another generation, where offsets have no meaning."""
+    """Raise ForeignSegmentError for another generation, where offsets have no meaning."""
     if log.generation != generation:
         raise ForeignSegmentError(
             f"{log.storage!r} was recreated: this query's checkpoint is of generation "
@@ -133,7 +133,7 @@ def check_generation(log: EventLog, generation: str) -> None:
 
 
 def check_start(log: EventLog, start: int, who: str) -> None:
-    """Raises OffsetGoneError if retention removed ``start``, OffsetAheadError if the log ends
+    """Raise OffsetGoneError if retention removed ``start``, OffsetAheadError if the log ends
     before ``start``.
     """
     head = log.chain(start).head
@@ -162,7 +162,7 @@ def end_of_batch(
     whole: bool = False,
     record_bytes: int = 0,
 ) -> int:
-    """Returns the end of a micro-batch of ``[start, end)``: within the limits, but at least one
+    """Return the end of a micro-batch of ``[start, end)``: within the limits, but at least one
     record.
 
     Args:
@@ -200,7 +200,7 @@ def end_of_batch(
 def whole_segments(
     log: EventLog, start: int, end: int, max_bytes: int, tables: Sequence[str | TableName] = ()
 ) -> int:
-    """Returns `end_of_batch` of whole segments whose bytes are counted as those of a task, so that
+    """Return `end_of_batch` of whole segments whose bytes are counted as those of a task, so that
     one task can take a batch of one table.
     """
     return end_of_batch(
@@ -236,7 +236,7 @@ class _Room:
         self.empty &= not records
 
     def count(self, sizes: IntArray) -> int:
-        """Returns how many records of these sizes there is room for; one if the batch is empty."""
+        """Return how many records of these sizes there is room for; one if the batch is empty."""
         fits = int(np.searchsorted(np.cumsum(sizes), self._bytes, side="right"))
         return int(max(min(fits, self._records, len(sizes)), self.empty and len(sizes) > 0))
 
@@ -244,7 +244,7 @@ class _Room:
 def _cut(
     log: EventLog, start: int, end: int, wanted: Collection[int] | None, room: _Room
 ) -> int | None:
-    """Returns the offset of the first record in ``[start, end)`` without room; None: all
+    """Return the offset of the first record in ``[start, end)`` without room; None: all
     have room.
     """
     for ref in log.segments(start, end):
@@ -260,7 +260,7 @@ def _cut(
 def new_schema_at(
     log: EventLog, schema: TableSchema, start: int, end: int
 ) -> tuple[int, TableSchema] | None:
-    """Returns the first segment in ``[start, end)`` with records of a newer version, and that
+    """Return the first segment in ``[start, end)`` with records of a newer version, and that
     version.
     """
     newer = {
@@ -277,7 +277,7 @@ def new_schema_at(
 
 
 def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int) -> None:
-    """Raises EventLogError if the table's schema changes: a typed stream has one schema."""
+    """Raise EventLogError if the table's schema changes: a typed stream has one schema."""
     found = new_schema_at(log, schema, start, end)
     if found is None:
         return

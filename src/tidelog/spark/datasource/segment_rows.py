@@ -29,7 +29,7 @@ MESSAGES_CONTROL = '{"type":"messages"}'
 def rows_of_segments(
     log: EventLog, start: int, end: int, tables: Sequence[str | TableName]
 ) -> list[tuple[Any, ...]]:
-    """Returns one row per segment and table in ``[start, end)``, in order, one per control record,
+    """Return one row per segment and table in ``[start, end)``, in order, one per control record,
     and one per segment with logical messages: (first, next, table, schema ids, rows, bytes,
     control). ``bytes`` is an estimate.
     """
@@ -56,7 +56,7 @@ def rows_of_segments(
 
 
 def _count_records(log: EventLog, first: int, following: int) -> dict[int, int]:
-    """Returns the number of records of a part of a segment by schema id."""
+    """Return the number of records of a part of a segment by schema id."""
     found: Counter[int] = Counter()
     for ref in log.segments(first, following):
         for batch in log.batches(ref, ("offset", "schema_id")):
@@ -84,7 +84,7 @@ def _rows_without_table(log: EventLog, first: int, following: int) -> list[tuple
 
 
 def batches(found: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of `rows_of_segments` as Arrow batches."""
+    """Yield the rows of `rows_of_segments` as Arrow batches."""
     if found:
         columns = zip(*found, strict=True)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
@@ -99,7 +99,7 @@ DUMP_COMPLETED = "dump-completed"
 
 
 def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
-    """Returns offsets ``[start, end)`` of ``log`` as a batch, by metadata alone."""
+    """Return offsets ``[start, end)`` of ``log`` as a batch, by metadata alone."""
     schema_ids: dict[TableName, set[int]] = {}
     totals: dict[TableName, list[int]] = {}
     completed, started = [], []

@@ -91,7 +91,7 @@ NO_LAG = Lag(0, 0, 0.0)
 def lag_at(
     log: EventLog, offset: int, tables: Sequence[str | TableName], now_s: float | None = None
 ) -> Lag:
-    """Returns the lag of a stream of ``tables`` (patterns; empty: all) that has read up to
+    """Return the lag of a stream of ``tables`` (patterns; empty: all) that has read up to
     ``offset``.
     """
     chain = log.chain(offset)
@@ -116,7 +116,7 @@ def lag_at(
 
 
 def lag_of(progress: Any) -> Lag | None:
-    """Returns the lag in a query's progress (``query.lastProgress``, or a listener's
+    """Return the lag in a query's progress (``query.lastProgress``, or a listener's
     ``event.progress``): that of the source with the largest lag, None if no source is ours or none
     has reported it yet.
     """
@@ -181,7 +181,7 @@ def prepare_workers(spark: SparkSession) -> SparkContext | None:
 
 
 def tidelog_reader(spark: SparkSession) -> DataFrameReader:
-    """Returns ``spark.read.format("tidelog")``, which is registered now if it was not, or not with
+    """Return ``spark.read.format("tidelog")``, which is registered now if it was not, or not with
     the options of object stores that this process has now.
 
     Before it has a first Python source, Spark searches for others by processes: a second of CPU,
@@ -301,7 +301,7 @@ class SegmentRows(InputPartition):
 
 @lru_cache(maxsize=8)
 def cached_log(path: str, generation: str) -> EventLog:
-    """Returns the log, cached because workers are reused: its schemas are read once. The generation
+    """Return the log, cached because workers are reused: its schemas are read once. The generation
     identifies a recreated log.
     """
     log = EventLog.open(path)
@@ -310,7 +310,7 @@ def cached_log(path: str, generation: str) -> EventLog:
 
 
 def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableSchema | None:
-    """Returns the schema version that the shape's schema was made from; it may not be the newest
+    """Return the schema version that the shape's schema was made from; it may not be the newest
     any more.
     """
     if options.key is not None and options.table is not None:

@@ -60,12 +60,12 @@ TRANSACTION: Schema = {
 
 
 def key_schema(name: str, fields: Sequence[Schema]) -> Schema:
-    """Returns the schema of the messages' keys."""
+    """Return the schema of the messages' keys."""
     return struct(f"{name}.Key", fields, optional=False)
 
 
 def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Schema:
-    """Returns the schema of Debezium's envelope.
+    """Return the schema of Debezium's envelope.
 
     Args:
         name: name of the table, with its prefix in names of schemas.
@@ -86,7 +86,7 @@ def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Sche
 
 
 def source_schema(connector: str, fields: Sequence[tuple[str, str, bool]]) -> Schema:
-    """Returns the schema of the block ``source``; ``fields``: name, Connect's type, may it
+    """Return the schema of the block ``source``; ``fields``: name, Connect's type, may it
     be null?
     """
     members = [{"type": kind, "optional": null, "field": name} for name, kind, null in fields]
@@ -100,7 +100,7 @@ def row_fields(
     how: ValueModes,
     types: Mapping[str, str],
 ) -> list[Schema]:
-    """Returns the columns ``names`` of a row, as its JSON has them.
+    """Return the columns ``names`` of a row, as its JSON has them.
 
     Args:
         row: the Arrow types.
@@ -120,7 +120,7 @@ def row_fields(
 
 
 def type_of(kind: pa.DataType, how: ValueModes, type_name: str | None) -> Schema:
-    """Returns type, name, version and parameters of a column's values."""
+    """Return type, name, version and parameters of a column's values."""
     spelled = type_name or ""
     bits = bits_of(spelled)
     if bits is not None and bits > 1 and holds_bits(kind):
@@ -156,7 +156,7 @@ def type_of(kind: pa.DataType, how: ValueModes, type_name: str | None) -> Schema
 
 
 def _structured(kind: pa.DataType, how: ValueModes, type_name: str) -> Schema | None:
-    """Returns the schema of a column that `tidelog.spark.formats.structured` writes; None for other
+    """Return the schema of a column that `tidelog.spark.formats.structured` writes; None for other
     columns.
     """
     shape = structured.geometry_of(kind, type_name)
@@ -203,11 +203,11 @@ def _named(kind: str, name: str) -> Schema:
 
 
 def struct(name: str, fields: Sequence[Schema], *, optional: bool) -> Schema:
-    """Returns the schema of an object of ``fields``."""
+    """Return the schema of an object of ``fields``."""
     return {"type": "struct", "fields": list(fields), "optional": optional, "name": name}
 
 
 def payload_prefix(schema: Schema) -> str:
-    """Returns the text before a payload; a brace follows the payload."""
+    """Return the text before a payload; a brace follows the payload."""
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return f'{{"schema":{text},"payload":'

@@ -30,7 +30,7 @@ from tidelog.spark.formats.shaping import ShapeOptions, by_schema, key_struct, t
 def batch(
     block: pa.RecordBatch, log: EventLog, options: ShapeOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Returns records of any tables in the envelope shape, in log order."""
+    """Return records of any tables in the envelope shape, in log order."""
 
     def of_one(records: pa.RecordBatch) -> pa.RecordBatch:
         written = log.schemas.get(records.column("schema_id")[0].as_py())
@@ -98,7 +98,7 @@ def envelope_json(
     origin: SourceId,
     schema: TableSchema,
 ) -> pa.StringArray:
-    """Returns Debezium's envelope of ``n`` changes of one table.
+    """Return Debezium's envelope of ``n`` changes of one table.
 
     Args:
         before: the old rows as JSON objects, null where there is none.
@@ -130,7 +130,7 @@ def envelope_json(
 def source_pieces(
     records: pa.RecordBatch, commit_ts: pa.Array, origin: SourceId, table: TableName
 ) -> list[KeyPiece]:
-    """Returns the member ``source`` with the comma before it, as pieces for `join_texts`."""
+    """Return the member ``source`` with the comma before it, as pieces for `join_texts`."""
     block = source_block(origin, table, records)
     pieces: list[KeyPiece] = [
         f',"source":{{"version":"{tidelog_version()}","connector":"{connector_of(origin)}","name":"tidelog"',
@@ -152,7 +152,7 @@ def source_pieces(
 
 
 def snapshots(records: pa.RecordBatch) -> pa.StringArray:
-    """Returns Debezium's ``snapshot`` of each of the log's records: is it a dump's?"""
+    """Return Debezium's ``snapshot`` of each of the log's records: is it a dump's?"""
     kinds = records.column("kind").to_numpy()
     dumped = (kinds == RecordKind.DUMP_ROW) | (kinds == RecordKind.ABSENT)
     return pa.array(["false", "incremental"]).take(pa.array(dumped.astype(np.int8)))
@@ -163,13 +163,13 @@ def _text(value: object) -> str:
 
 
 def milliseconds(microseconds: pa.Array) -> pa.Array:
-    """Returns int64[n] of int64 microseconds."""
+    """Return int64[n] of int64 microseconds."""
     return pc.divide(microseconds, 1000)
 
 
 @lru_cache(maxsize=1)
 def tidelog_version() -> str:
-    """Returns this program's version."""
+    """Return this program's version."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

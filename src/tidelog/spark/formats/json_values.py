@@ -37,7 +37,7 @@ _UNLIMITED = 2**31 - 1
 
 
 def bits_of(type_name: str) -> int | None:
-    """Returns the most bits that a column of this type has; None: it is no bit type."""
+    """Return the most bits that a column of this type has; None: it is no bit type."""
     found = _BITS.fullmatch(type_name)
     if found is None:
         return None
@@ -45,7 +45,7 @@ def bits_of(type_name: str) -> int | None:
 
 
 def are_bits(values: pa.Array) -> bool:
-    """Returns True if the values are bits as the log has them, and not the result of a step."""
+    """Return True if the values are bits as the log has them, and not the result of a step."""
     kind = values.type
     if pa.types.is_int64(kind) or pa.types.is_decimal(kind):
         return not pc.any(pc.less(values, pa.scalar(0).cast(kind))).as_py()
@@ -55,7 +55,7 @@ def are_bits(values: pa.Array) -> bool:
 
 
 def bit_texts(values: pa.Array, bits: int) -> pa.StringArray:
-    """Returns the JSON texts of PostgreSQL's texts of noughts and ones, or of MySQL's numbers."""
+    """Return the JSON texts of PostgreSQL's texts of noughts and ones, or of MySQL's numbers."""
     if bits == 1:
         return pc.if_else(pc.equal(values.cast(pa.string()), "1"), "true", "false")
     ours = pa.types.is_string(values.type)
@@ -100,7 +100,7 @@ class ValueModes:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ValueModes:
-        """Returns the modes of the source's options, in lower case. Raises ConfigError."""
+        """Return the modes of the source's options, in lower case. Raises ConfigError."""
         return cls(
             _choice(options, "decimalhandlingmode", "string", get_args(DecimalMode)),
             _choice(options, "timeprecisionmode", "microseconds", get_args(TimeMode)),
@@ -123,7 +123,7 @@ def _choice(options: Mapping[str, str], name: str, default: _T, known: tuple[_T,
 
 
 def type_names(schema: TableSchema) -> dict[str, str]:
-    """Returns, by column, the source's own spelling of its type, with the implied precision:
+    """Return, by column, the source's own spelling of its type, with the implied precision:
     ``datetime`` of MySQL and MariaDB has whole seconds, ``timestamp`` of PostgreSQL microseconds.
     """
     digits = wire_format(schema).fraction_digits
@@ -140,7 +140,7 @@ def json_rows(
     handling: ValueModes = PLAIN_HANDLING,
     types: Mapping[str, str] | None = None,
 ) -> pa.StringArray:
-    """Returns each row as a JSON object of the columns ``names``; null for a null row.
+    """Return each row as a JSON object of the columns ``names``; null for a null row.
 
     Args:
         rows: rows with the columns.
@@ -170,7 +170,7 @@ def json_rows(
 
 
 def _unavailable(kind: pa.DataType, handling: ValueModes, type_name: str | None) -> pa.Scalar:
-    """Returns the JSON text, or null, for a value that the log does not have."""
+    """Return the JSON text, or null, for a value that the log does not have."""
     if not handling.schemas:
         return pa.scalar(f'"{UNAVAILABLE}"')
     if pa.types.is_binary(kind) and structured.geometry_of(kind, type_name or "") is None:
@@ -186,7 +186,7 @@ def _unavailable(kind: pa.DataType, handling: ValueModes, type_name: str | None)
 
 
 def _is_structured(kind: pa.DataType, handling: ValueModes, type_name: str) -> bool:
-    """Returns True if such a column's value is no text in JSON."""
+    """Return True if such a column's value is no text in JSON."""
     return (
         element_name(type_name) is not None
         or structured.geometry_of(kind, type_name) is not None
@@ -214,12 +214,12 @@ def is_short(mode: TimeMode, type_name: str, *, of_day: bool) -> bool:
 def json_values(
     values: pa.Array, handling: ValueModes = PLAIN_HANDLING, type_name: str | None = None
 ) -> pa.StringArray:
-    """Returns values as JSON text or null. ``type_name``: as ``types`` of `json_rows`."""
+    """Return values as JSON text or null. ``type_name``: as ``types`` of `json_rows`."""
     return _cells(values, handling, type_name).texts()
 
 
 def with_time_texts(values: pa.Array) -> pa.Array:
-    """Returns the values with their dates, and timestamps without a zone, as ISO 8601's texts, also
+    """Return the values with their dates, and timestamps without a zone, as ISO 8601's texts, also
     those inside arrays and structs.
     """
     kind = values.type
@@ -240,7 +240,7 @@ def with_time_texts(values: pa.Array) -> pa.Array:
 
 
 def join_texts(*pieces: KeyPiece) -> pa.StringArray:
-    """Returns the pieces one after the other, row by row; a null is written ``null``."""
+    """Return the pieces one after the other, row by row; a null is written ``null``."""
     return join(pieces, "null")
 
 
@@ -280,7 +280,7 @@ def _cells(values: pa.Array, handling: ValueModes, type_name: str | None) -> Tex
 
 
 def _structured(values: pa.Array, handling: ValueModes, type_name: str) -> TextCells | None:
-    """Returns the cells of a column whose text or bytes have a structure; None for other
+    """Return the cells of a column whose text or bytes have a structure; None for other
     columns.
     """
     shape = structured.geometry_of(values.type, type_name)
@@ -304,7 +304,7 @@ def _structured(values: pa.Array, handling: ValueModes, type_name: str) -> TextC
 
 
 def _nested(values: pa.Array, handling: ValueModes) -> TextCells:
-    """Returns arrays as JSON's, and structs and maps as objects."""
+    """Return arrays as JSON's, and structs and maps as objects."""
     kind = values.type
     if pa.types.is_struct(kind):
         return TextCells(json_rows(values, [field.name for field in kind], None, handling))
@@ -330,7 +330,7 @@ def holds_bits(kind: pa.DataType) -> bool:
 
 
 def _floats(values: pa.Array) -> pa.StringArray:
-    """Returns texts of floats as Java writes them."""
+    """Return texts of floats as Java writes them."""
     texts = values.cast(pa.string())
     sizes = pc.abs(values)
     whole = pc.and_(pc.invert(pc.match_substring(texts, ".")), pc.less(sizes, 1e7))
@@ -356,7 +356,7 @@ def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Te
 
 
 def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> TextCells:
-    """Returns times of day, or MySQL's of any length, in the source's texts."""
+    """Return times of day, or MySQL's of any length, in the source's texts."""
     if mode == "isostring":
         if type_name.endswith(_WITHOUT_ZONE):  # MySQL's 24:30:00 is no time of day
             texts = pc.replace_substring_regex(texts, "^24:", "00:")
@@ -365,7 +365,7 @@ def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> TextCells:
 
 
 def time_micros(texts: pa.StringArray, column: str) -> pa.Int64Array:
-    """Returns microseconds of times of day, or MySQL's of any length, in the source's texts. Raises
+    """Return microseconds of times of day, or MySQL's of any length, in the source's texts. Raises
     OutputError, which names the column, if a text is no time.
     """
     micros = _micros_of(texts)
@@ -398,7 +398,7 @@ def _micros(
 
 
 def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
-    """Returns nanoseconds; values beyond 64 bits (before 1677, after 2262) become the least or the
+    """Return nanoseconds; values beyond 64 bits (before 1677, after 2262) become the least or the
     greatest value.
     """
     limit = np.iinfo(np.int64)
@@ -429,7 +429,7 @@ def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> TextCells:
 
 
 def binary_text(value: bytes, mode: BinaryMode) -> str:
-    """Returns bytes as a text of JSON."""
+    """Return bytes as a text of JSON."""
     if mode == "hex":
         return value.hex()
     if mode == "base64-url-safe":

@@ -113,7 +113,7 @@ EVENT_SOURCE_TYPE = spark.StructType(
 
 
 def spark_type(logical: str) -> spark.DataType:
-    """Returns Spark's type for a logical type; an unknown one is delivered as text."""
+    """Return Spark's type for a logical type; an unknown one is delivered as text."""
     parameters = decimal_parameters(logical)
     if parameters is not None:
         return spark.DecimalType(*parameters)
@@ -131,14 +131,14 @@ def spark_type(logical: str) -> spark.DataType:
 
 
 def row_type(schema: TableSchema, columns: Sequence[str] | None = None) -> spark.StructType:
-    """Returns the table's columns (or those given, in that order), all nullable."""
+    """Return the table's columns (or those given, in that order), all nullable."""
     logical = {column.name: column.logical for column in schema.columns}
     names = list(logical) if columns is None else columns
     return spark.StructType([spark.StructField(n, spark_type(logical[n])) for n in names])
 
 
 def typed(schema: TableSchema, columns: Sequence[str] | None) -> spark.StructType:
-    """Returns the typed shape of a table at a schema version."""
+    """Return the typed shape of a table at a schema version."""
     key = row_type(schema, schema.match_key)
     return typed_changes(row_type(schema, columns), key, {SCHEMA_ID: schema.schema_id})
 
@@ -146,7 +146,7 @@ def typed(schema: TableSchema, columns: Sequence[str] | None) -> spark.StructTyp
 def typed_changes(
     row: spark.StructType, key: spark.StructType, of_after: dict[str, Any] | None = None
 ) -> spark.StructType:
-    """Returns the typed shape of changes of such rows; ``of_after``: metadata of its column
+    """Return the typed shape of changes of such rows; ``of_after``: metadata of its column
     `after`.
     """
     return spark.StructType(
@@ -165,7 +165,7 @@ def typed_changes(
 
 
 def changes(schema: TableSchema) -> spark.StructType:
-    """Returns the internal shape that outputs merge: a folded row per key
+    """Return the internal shape that outputs merge: a folded row per key
     (`tidelog.codecs.fold`).
     """
     return spark.StructType(
@@ -179,7 +179,7 @@ def changes(schema: TableSchema) -> spark.StructType:
 
 
 def events(schema: TableSchema) -> spark.StructType:
-    """Returns the shape that ordered outputs format, and SCD flows take: one row per change event.
+    """Return the shape that ordered outputs format, and SCD flows take: one row per change event.
 
     ``_tidelog_op`` is c, u, d, r or t. The table's columns are those of the new row; of a delete
     the known ones of the old row (at least the key); of a truncate null. ``_tidelog_missing`` as in

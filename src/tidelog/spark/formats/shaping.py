@@ -39,7 +39,7 @@ def typed_batch(
     before: bool,
     schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """Returns records of one schema version in the typed shape of ``target``; ``schema`` is the
+    """Return records of one schema version in the typed shape of ``target``; ``schema`` is the
     shape's.
     """
     names = list(target.column_names if columns is None else columns)
@@ -67,7 +67,7 @@ def typed_batch(
 def by_schema(
     records: pa.RecordBatch, of_one: Callable[[pa.RecordBatch], pa.RecordBatch]
 ) -> pa.RecordBatch:
-    """Returns records of any tables, shaped by ``of_one`` version by version, in log order."""
+    """Return records of any tables, shaped by ``of_one`` version by version, in log order."""
     ids = records.column("schema_id").to_numpy()
     parts = []
     for schema_id in np.unique(ids).tolist():
@@ -80,7 +80,7 @@ def by_schema(
 
 
 def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
-    """Returns the match key: of the new row, or of the old row if there is no new one."""
+    """Return the match key: of the new row, or of the old row if there is no new one."""
     after, old = decoded.after, decoded.before
     assert after is not None
     assert old is not None
@@ -96,7 +96,7 @@ def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
 def raw_batch(
     records: pa.RecordBatch, schema_of: Callable[[int], TableSchema], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Returns records as they are stored, with their table and schema (JSON); control records with
+    """Return records as they are stored, with their table and schema (JSON); control records with
     the table that they are about.
     """
     kinds, kind_at = np.unique(records.column("kind").to_numpy(), return_inverse=True)
@@ -129,7 +129,7 @@ def raw_batch(
 
 
 def control_table(records: pa.RecordBatch, place: int) -> str | None:
-    """Returns the table that the control record at ``place`` is about; None for another record."""
+    """Return the table that the control record at ``place`` is about; None for another record."""
     if records.column("kind")[place].as_py() != RecordKind.CONTROL:
         return None
     found: str | None = json.loads(records.column("payload")[place].as_py()).get("table")
@@ -137,20 +137,20 @@ def control_table(records: pa.RecordBatch, place: int) -> str | None:
 
 
 def changes_batch(folded: KeyedChanges, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns folded rows in the shape `changes`; the output reads truncates by itself."""
+    """Return folded rows in the shape `changes`; the output reads truncates by itself."""
     arrays = [folded.op, folded.version, *folded.rows.columns, folded.missing]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def timestamps(microseconds: pa.Array) -> pa.Array:
-    """Returns int64 microseconds since 1970 UTC as instants, without a copy."""
+    """Return int64 microseconds since 1970 UTC as instants, without a copy."""
     return microseconds.view(pa.timestamp("us", tz="UTC"))
 
 
 def source_struct(
     records: pa.RecordBatch, decoded: Decoded, table: TableName, kind: pa.StructType
 ) -> pa.StructArray:
-    """Returns the origin of each record: the column ``source`` of the shapes typed and variant."""
+    """Return the origin of each record: the column ``source`` of the shapes typed and variant."""
     n = len(decoded)
     kinds = records.column("kind").to_numpy(zero_copy_only=True)
     dumped = (kinds == RecordKind.DUMP_ROW) | (kinds == RecordKind.ABSENT)
@@ -167,7 +167,7 @@ def source_struct(
 
 
 def as_struct(array: pa.StructArray, kind: pa.StructType, valid: bool = False) -> pa.StructArray:
-    """Returns ``array`` with the fields of ``kind`` only, in their order, and its own validity."""
+    """Return ``array`` with the fields of ``kind`` only, in their order, and its own validity."""
     children = [_child(array, field.name) for field in kind]
     validity = None if valid or not array.null_count else array.buffers()[0]
     return pa.Array.from_buffers(kind, len(array), [validity], children=children)

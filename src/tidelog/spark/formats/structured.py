@@ -41,7 +41,7 @@ Schema = dict[str, Any]
 
 
 def element_type(type_name: str) -> str:
-    """Returns the logical type that elements of this type decode to."""
+    """Return the logical type that elements of this type decode to."""
     number = _NUMBER.fullmatch(type_name)
     if number is not None and number[1] and int(number[1]) <= _MOST_DIGITS:
         precision, scale = int(number[1]), int(number[2] or 0)
@@ -56,7 +56,7 @@ def array_texts(
     *,
     typed: bool,
 ) -> pa.StringArray | None:
-    """Returns arrays as JSON arrays; those of several dimensions nested. None if a text is no
+    """Return arrays as JSON arrays; those of several dimensions nested. None if a text is no
     array.
 
     Args:
@@ -84,7 +84,7 @@ def array_texts(
 
 
 def _split_leaves(text: str, leaves: Leaves) -> str | None:
-    """Returns JSON's brackets and commas with a point for each element, which is added to
+    """Return JSON's brackets and commas with a point for each element, which is added to
     ``leaves``.
     """
     if text.startswith("["):  # bounds, if they do not start at 1
@@ -120,7 +120,7 @@ def _decoded(leaves: Leaves, logical: str) -> pa.Array | None:
 
 
 def number_scale(type_name: str) -> tuple[int | None] | None:
-    """Returns the scale of a number's type, in a tuple, in which None means any scale; None:
+    """Return the scale of a number's type, in a tuple, in which None means any scale; None:
     another type.
     """
     found = _NUMBER.fullmatch(type_name)
@@ -132,7 +132,7 @@ def number_scale(type_name: str) -> tuple[int | None] | None:
 def number_texts(
     values: pa.StringArray, scale: int | None, mode: DecimalMode, *, typed: bool
 ) -> pa.StringArray | None:
-    """Returns numbers as JSON, in modes ``precise`` and ``double``. None if a text is no number.
+    """Return numbers as JSON, in modes ``precise`` and ``double``. None if a text is no number.
 
     ``typed``: numbers that are not finite are null in mode ``precise``, because the type does not
     allow them.
@@ -156,7 +156,7 @@ def number_texts(
 
 
 def java_double(value: float) -> str:
-    """Returns the text of a double as Java writes it, for JSON: one that is not finite is a
+    """Return the text of a double as Java writes it, for JSON: one that is not finite is a
     string.
     """
     if not math.isfinite(value):
@@ -181,7 +181,7 @@ def _precise(number: Decimal, scale: int | None) -> str:
 
 
 def unscaled(number: Decimal, scale: int) -> str:
-    """Returns ``number`` times ``10**scale`` as the bytes of Java's BigInteger, in Base64."""
+    """Return ``number`` times ``10**scale`` as the bytes of Java's BigInteger, in Base64."""
     sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)  # finite
     value = int(Decimal((0, digits, 0)))  # int() accepts texts of at most 4,300 digits
@@ -198,7 +198,7 @@ def is_hstore(type_name: str) -> bool:
 
 
 def hstore_texts(values: pa.StringArray) -> pa.StringArray:
-    """Returns each as the text of a JSON object, in the server's order; not yet quoted."""
+    """Return each as the text of a JSON object, in the server's order; not yet quoted."""
     return pa.array([None if v is None else _hstore(v) for v in values.to_pylist()], pa.string())
 
 
@@ -212,7 +212,7 @@ def _plain(text: str | None) -> str | None:
 
 
 def geometry_of(kind: pa.DataType, type_name: str) -> str | None:
-    """Returns ``point``, ``geometry`` or ``geography``: Debezium's type for a column of MySQL,
+    """Return ``point``, ``geometry`` or ``geography``: Debezium's type for a column of MySQL,
     MariaDB (bytes) or PostGIS; None for another type. PostgreSQL's own ``point`` is a text, not
     WKB.
     """
@@ -226,7 +226,7 @@ def geometry_of(kind: pa.DataType, type_name: str) -> str | None:
 
 
 def geometry_texts(values: pa.Array, shape: str) -> pa.StringArray | None:
-    """Returns JSON objects of WKB and SRID. None if a value is no geometry."""
+    """Return JSON objects of WKB and SRID. None if a value is no geometry."""
     found: list[str | None] = []
     for value in values.to_pylist():
         if value is None:
@@ -254,17 +254,17 @@ def _of_ewkb(text: str) -> tuple[bytes, int]:
 
 
 def array_schema(items: Schema) -> Schema:
-    """Returns Connect's schema of arrays of ``items``."""
+    """Return Connect's schema of arrays of ``items``."""
     return {"type": "array", "items": {**items, "optional": True}}
 
 
 def variable_scale_schema() -> Schema:
-    """Returns Connect's schema of numbers of any scale."""
+    """Return Connect's schema of numbers of any scale."""
     return _object("VariableScaleDecimal", [("int32", False, "scale"), ("bytes", False, "value")])
 
 
 def geometry_schema(shape: str) -> Schema:
-    """Returns Connect's schema of the results of `geometry_texts`."""
+    """Return Connect's schema of the results of `geometry_texts`."""
     members = [("bytes", False, "wkb"), ("int32", True, "srid")]
     if shape == "point":
         members = [("double", False, "x"), ("double", False, "y"), *members]

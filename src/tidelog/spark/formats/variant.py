@@ -35,7 +35,7 @@ _Bytes = npt.NDArray[np.uint8]
 def batch(
     records: pa.RecordBatch, log: EventLog, options: shaping.ShapeOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Returns records of any tables in the shape `tidelog.spark.formats.shapes.VARIANT`, in log
+    """Return records of any tables in the shape `tidelog.spark.formats.shapes.VARIANT`, in log
     order.
     """
 
@@ -85,7 +85,7 @@ def _key(decoded: Decoded, written: TableSchema) -> pa.StructArray:
 def objects(
     rows: pa.StructArray, names: Sequence[str], kind: pa.StructType, null: pa.BooleanArray
 ) -> pa.StructArray:
-    """Returns ``rows`` as objects of the fields ``names``, in Arrow's form of a VARIANT; null where
+    """Return ``rows`` as objects of the fields ``names``, in Arrow's form of a VARIANT; null where
     ``null``.
     """
     n = len(rows)
@@ -109,7 +109,7 @@ def objects(
 
 
 def dictionary(names: Sequence[str]) -> bytes:
-    """Returns the metadata of objects with these fields, whose ids are the positions of the
+    """Return the metadata of objects with these fields, whose ids are the positions of the
     names.
     """
     texts = [name.encode() for name in names]
@@ -120,7 +120,7 @@ def dictionary(names: Sequence[str]) -> bytes:
 
 
 def encoded(values: pa.Array) -> pa.BinaryArray:
-    """Returns each value as the bytes of a VARIANT; never null, since a null is a VARIANT too."""
+    """Return each value as the bytes of a VARIANT; never null, since a null is a VARIANT too."""
     kind = values.type
     if pa.types.is_boolean(kind):
         flags = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
@@ -177,7 +177,7 @@ def _with_first(cells: _Bytes, first: bytes) -> pa.BinaryArray:
 
 
 def _fixed(cells: _Bytes) -> pa.BinaryArray:
-    """Returns uint8[n, width] as n values of ``width`` bytes."""
+    """Return uint8[n, width] as n values of ``width`` bytes."""
     n, width = cells.shape
     bounds = np.arange(n + 1, dtype=np.int32) * np.int32(width)
     data = pa.py_buffer(np.ascontiguousarray(cells))

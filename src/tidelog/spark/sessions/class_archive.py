@@ -56,7 +56,7 @@ class ClassArchive:
                 self._file = _directory() / f"{_key()}.jsa"
 
     def java_options(self) -> str:
-        """Returns the JVM's options to use the archive; empty: there is none."""
+        """Return the JVM's options to use the archive; empty: there is none."""
         if self._file is None or not self._file.exists():
             return ""
         with suppress(OSError):
@@ -103,7 +103,7 @@ class ClassArchive:
 
 
 def unfinished_files(file: Path, process: int) -> tuple[Path, Path]:
-    """Returns the archive that this process creates, before it has its name, and the mark that it
+    """Return the archive that this process creates, before it has its name, and the mark that it
     does so.
     """
     return file.with_suffix(f".{process}"), _mark_of(file)
@@ -118,7 +118,7 @@ def _directory() -> Path:
 
 
 def _key() -> str:
-    """Returns a digest of everything that an archive must fit. Raises OSError."""
+    """Return a digest of everything that an archive must fit. Raises OSError."""
     import pyspark
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -144,7 +144,7 @@ def _prune(own: Path) -> None:
 
 
 def _claim(mark: Path) -> bool:
-    """Returns True if this process may create the archive: nobody else may until a day after a
+    """Return True if this process may create the archive: nobody else may until a day after a
     process has begun.
     """
     with suppress(FileNotFoundError):

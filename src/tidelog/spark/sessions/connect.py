@@ -51,12 +51,12 @@ def is_remote(spark: object) -> bool:
 
 
 def place_of(remote: str) -> str:
-    """Returns the address without its parameters, which may have a token."""
+    """Return the address without its parameters, which may have a token."""
     return remote.partition(";")[0].rstrip("/")
 
 
 def default_parallelism(spark: SparkSession | RemoteSession) -> int:
-    """Returns the number of tasks that run at once now."""
+    """Return the number of tasks that run at once now."""
     if isinstance(spark, RemoteSession):
         return spark.cores()
     return max(1, spark.sparkContext.defaultParallelism)
@@ -71,7 +71,7 @@ def cancel_jobs(spark: SparkSession) -> None:
 
 
 def session_beside(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Returns a session of the same driver with ``settings`` of its own. One of Spark Connect is
+    """Return a session of the same driver with ``settings`` of its own. One of Spark Connect is
     returned itself: it is nobody else's, and has these settings already.
     """
     if is_remote(spark):
@@ -122,7 +122,7 @@ class RemoteSession:
         return getattr(self.current(), name)
 
     def current(self) -> SparkSession:
-        """Returns the session; another one if the server does not know the last one. Raises
+        """Return the session; another one if the server does not know the last one. Raises
         OutputError once it was stopped: the thread of a batch that is given up may still run.
         """
         with self._lock:
@@ -142,7 +142,7 @@ class RemoteSession:
             return self._session
 
     def cores(self) -> int:
-        """Returns the number of tasks that the server runs at once."""
+        """Return the number of tasks that the server runs at once."""
         with self._lock:
             count, known_at = self._cores
             if not count or time.monotonic() - known_at > _CORES_S:
@@ -204,7 +204,7 @@ class RemoteSession:
         return token
 
     def _address(self) -> str:
-        """Returns the address with the token that there is now."""
+        """Return the address with the token that there is now."""
         if self._token_file is None:
             return self._remote
         self._token = self._read_token()
@@ -249,12 +249,12 @@ class RemoteSession:
 
 
 def _condition(error: Exception) -> str:
-    """Returns the name that Spark gives the kind of error; empty: none."""
+    """Return the name that Spark gives the kind of error; empty: none."""
     return str(error.getCondition() or "") if isinstance(error, PySparkException) else ""
 
 
 def _check_version(session: Any) -> None:
-    """Raises UsageError if the server is older than the client, which then asks it for settings
+    """Raise UsageError if the server is older than the client, which then asks it for settings
     that it does not have.
     """
     import pyspark
@@ -298,7 +298,7 @@ def _prepare_executors(session: SparkSession) -> None:
 
 
 def _probe(session: SparkSession) -> dict[str, Any]:
-    """Returns what an executor has: its ``tidelog`` and which modules are ``missing``."""
+    """Return what an executor has: its ``tidelog`` and which modules are ``missing``."""
     needed, ours = _NEEDED, version.__version__
 
     # Pickled with its code, because it is no name of a module: it must run without Tidelog.
@@ -330,7 +330,7 @@ def _probe(session: SparkSession) -> dict[str, Any]:
 
 
 def _package(directory: Path) -> Path:
-    """Returns a new file in ``directory`` with the modules of this Tidelog, for `addArtifacts`."""
+    """Return a new file in ``directory`` with the modules of this Tidelog, for `addArtifacts`."""
     root, path = Path(version.__file__).parents[1], directory / "tidelog.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for each in sorted(root.rglob("*")):

@@ -126,7 +126,7 @@ class HostBusyError(errors.OutputBusyError):
 
 
 def known_error(error: BaseException) -> errors.TidelogError | None:
-    """Returns the cause of a failed Spark job; None: it is unknown here."""
+    """Return the cause of a failed Spark job; None: it is unknown here."""
     ours = error if isinstance(error, errors.TidelogError) else find_error(str(error))
     if ours is not None and ours.policy is not errors.Policy.RETRY:
         return ours
@@ -138,7 +138,7 @@ def known_error(error: BaseException) -> errors.TidelogError | None:
 
 
 def _process_error(text: str) -> errors.TidelogError | None:
-    """Returns the error to raise for a Python process of Spark's that can't run, is late, or was
+    """Return the error to raise for a Python process of Spark's that can't run, is late, or was
     killed.
     """
     if late := _NOT_STARTED.search(text):
@@ -171,7 +171,7 @@ def _process_error(text: str) -> errors.TidelogError | None:
 
 
 def connect_error(error: BaseException) -> errors.TidelogError | None:
-    """Returns the error to raise where a server of Spark Connect is away, denies access or has
+    """Return the error to raise where a server of Spark Connect is away, denies access or has
     ended the session.
     """
     if not type(error).__module__.startswith(("pyspark.errors", "grpc")):
@@ -193,7 +193,7 @@ def connect_error(error: BaseException) -> errors.TidelogError | None:
 
 
 def jvm_error(error: BaseException) -> errors.TidelogError | None:
-    """Returns the error to raise for an error of the JVM: a UsageError if a class is missing; for
+    """Return the error to raise for an error of the JVM: a UsageError if a class is missing; for
     Hadoop's file systems an AccessRefusedError if they deny access, a StorageError if they can't be
     reached; None for any other error. Classes, paths and hosts are shown, never other parts of
     Spark's message.
@@ -233,7 +233,7 @@ def start_failed_error(master: str, error: BaseException) -> errors.TidelogError
 
 
 def _whole_text(error: BaseException) -> str:
-    """Returns the texts of an error and its causes, with the stack of those that come from
+    """Return the texts of an error and its causes, with the stack of those that come from
     the JVM.
     """
     texts = []
@@ -245,7 +245,7 @@ def _whole_text(error: BaseException) -> str:
 
 
 def system_error(error: BaseException) -> str:
-    """Returns the text of the operating system or the JVM for the cause, e.g. that a disk is full;
+    """Return the text of the operating system or the JVM for the cause, e.g. that a disk is full;
     empty if unknown.
     """
     found = _SYSTEMS.search(str(error))
@@ -261,7 +261,7 @@ _DATA = re.compile(r"\[([A-Z][A-Z0-9_.]*)\][^\[]*?SQLSTATE: (?:22|P0)\w{3}")
 
 
 def lasting_reason(error: BaseException) -> str:
-    """Returns why no retry can help, without values; empty if a retry may help."""
+    """Return why no retry can help, without values; empty if a retry may help."""
     if isinstance(error, _MISTAKES):
         return f"{type(error).__name__}, a mistake in Tidelog's code or yours"
     found = _DATA.search(str(error))
@@ -274,7 +274,7 @@ def lasting_reason(error: BaseException) -> str:
 
 
 def output_error(what: str, error: BaseException) -> errors.TidelogError:
-    """Returns the error of an output that failed: a permanent or a transient one."""
+    """Return the error of an output that failed: a permanent or a transient one."""
     if (known := connect_error(error)) is not None:
         return type(known)(f"{what}: {known}")
     lasting = lasting_reason(error)
@@ -284,14 +284,14 @@ def output_error(what: str, error: BaseException) -> errors.TidelogError:
 
 
 def spark_gone_error() -> SparkGoneError:
-    """Returns the error of a call that no JVM answers."""
+    """Return the error of a call that no JVM answers."""
     return SparkGoneError(
         "the JVM of Spark was killed or ended by itself: check whether the host has enough memory"
     )
 
 
 def application_ended_error() -> SparkGoneError:
-    """Returns the error of a session whose application was ended by the cluster's master."""
+    """Return the error of a session whose application was ended by the cluster's master."""
     return SparkGoneError(
         "Spark's application has ended. A cluster's master removes one whose executors end "
         "again and again, as where they can't reach the driver (spark.driver.host) or have no "
@@ -306,7 +306,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def find_error(text: str) -> errors.TidelogError | None:
-    """Returns the TidelogError at a Python traceback's end in ``text``; else None."""
+    """Return the TidelogError at a Python traceback's end in ``text``; else None."""
     found = _OURS.findall(text)
     if not found:
         return None

@@ -44,12 +44,12 @@ _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def check_pyspark(extra: str = "spark") -> None:
-    """Raises MissingExtraError, naming the extra, if pyspark can't be imported."""
+    """Raise MissingExtraError, naming the extra, if pyspark can't be imported."""
     check_installed("pyspark", "py4j", extra=extra)
 
 
 def check_remote_client() -> None:
-    """Raises MissingExtraError unless a session of Spark Connect can be opened; UsageError where
+    """Raise MissingExtraError unless a session of Spark Connect can be opened; UsageError where
     pyspark is too old, or refuses to. No Java is needed.
     """
     check_installed("pyspark", "pandas", "grpc", "grpc_status", "zstandard", extra="connect")
@@ -59,7 +59,7 @@ def check_remote_client() -> None:
 
 
 def check_spark_runs(extra: str = "spark") -> None:
-    """Raises MissingExtraError or MissingProgramError unless a session can be started here, or is
+    """Raise MissingExtraError or MissingProgramError unless a session can be started here, or is
     running; UsageError where pyspark is too old, or sessions are those of Spark Connect, which
     reach no JVM.
     """
@@ -91,7 +91,7 @@ def _number(minor: str) -> tuple[int, ...]:
 
 
 def versions(*, remote: bool = False) -> str:
-    """Returns the versions that sessions use, e.g. ``pyspark 4.2.1, Java 17, Python 3.11``."""
+    """Return the versions that sessions use, e.g. ``pyspark 4.2.1, Java 17, Python 3.11``."""
     import pyspark
 
     if remote:
@@ -101,7 +101,7 @@ def versions(*, remote: bool = False) -> str:
 
 
 def untested_versions() -> Iterator[str]:
-    """Yields the versions that Tidelog is not tested with, or PySpark is not made for."""
+    """Yield the versions that Tidelog is not tested with, or PySpark is not made for."""
     from tidelog.spark.sessions.versions import SPARK_VERSION
 
     if SPARK_VERSION not in TESTED:
@@ -117,7 +117,7 @@ def untested_versions() -> Iterator[str]:
 
 
 def check_java() -> None:
-    """Raises MissingProgramError unless the Java that Spark would use exists and Spark runs
+    """Raise MissingProgramError unless the Java that Spark would use exists and Spark runs
     on it.
     """
     home, java = os.environ.get("JAVA_HOME"), java_program()
@@ -158,7 +158,7 @@ def check_java() -> None:
 
 
 def java_program() -> str | None:
-    """Returns the Java that Spark uses: `find_java`'s, or a script that starts the package's. None:
+    """Return the Java that Spark uses: `find_java`'s, or a script that starts the package's. None:
     there is none, or the script can't be written or run in this home.
     """
     java = _java()
@@ -184,7 +184,7 @@ def _is_packaged(java: str) -> bool:
 
 
 def _script_of(java: str) -> str | None:
-    """Returns a script that starts the package's Java; None if this home can't have one."""
+    """Return a script that starts the package's Java; None if this home can't have one."""
     try:
         folder = Path.home() / ".cache" / "tidelog" / "java" / f"{zlib.crc32(java.encode()):08x}"
         write_script(folder / "bin" / "java", _JAVA_SCRIPT.format(java=shlex.quote(java)))

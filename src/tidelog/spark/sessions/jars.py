@@ -195,7 +195,7 @@ PARTS: Final = {
 
 
 def pinned_jars(part: str, spark: str) -> tuple[Jar, ...]:
-    """Returns the jars for a part (`PARTS`) on a minor version of Spark, e.g. ``4.2``. Raises
+    """Return the jars for a part (`PARTS`) on a minor version of Spark, e.g. ``4.2``. Raises
     UsageError if there is no such part, or there are none for this Spark.
     """
     if part == "delta":
@@ -223,7 +223,7 @@ def pinned_jars(part: str, spark: str) -> tuple[Jar, ...]:
 
 
 def fetch_jars(parts: Sequence[str], spark: str, directory: Path | None = None) -> list[Path]:
-    """Returns paths of the jars for some parts on a minor version of Spark, downloaded if they are
+    """Return paths of the jars for some parts on a minor version of Spark, downloaded if they are
     missing; for ``delta`` also of ours, with the class that `DELTA_CONF` names.
 
     Args:
@@ -244,24 +244,24 @@ def fetch_jars(parts: Sequence[str], spark: str, directory: Path | None = None) 
 
 
 def installed_spark() -> str:
-    """Returns the minor version of the installed pyspark."""
+    """Return the minor version of the installed pyspark."""
     from tidelog.spark.sessions.versions import SPARK_VERSION  # imports pyspark, which is slow
 
     return SPARK_VERSION
 
 
 def delta_jars(directory: Path | None = None) -> list[Path]:
-    """Returns paths of Delta's jars for the installed pyspark, as `fetch_jars`."""
+    """Return paths of Delta's jars for the installed pyspark, as `fetch_jars`."""
     return fetch_jars(["delta"], installed_spark(), directory)
 
 
 def s3_log_store_jar() -> Path:
-    """Returns the path of the jar for sessions that write Delta tables on S3
+    """Return the path of the jar for sessions that write Delta tables on S3
     (docs/outputs/delta.md).
     """
     return S3_LOG_STORE_JAR
 
 
 def iceberg_jars(directory: Path | None = None) -> list[Path]:
-    """Returns paths of Iceberg's jars, like `delta_jars`."""
+    """Return paths of Iceberg's jars, like `delta_jars`."""
     return fetch_jars(["iceberg"], installed_spark(), directory)

@@ -72,7 +72,7 @@ STREAMS_ARE_LIMITED = tuple(int(part) for part in SPARK_VERSION.split(".")) >= (
 
 
 def arrow_schema(fields: StructType) -> pa.Schema:
-    """Returns the Arrow schema of Spark's types; timestamps in UTC."""
+    """Return the Arrow schema of Spark's types; timestamps in UTC."""
     if STREAMS_ARE_LIMITED:
         return to_arrow_schema(fields, timezone="UTC")
     return to_arrow_schema(fields)  # in UTC by default

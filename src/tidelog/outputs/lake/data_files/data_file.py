@@ -35,7 +35,7 @@ class DeletionVector:
 
     @classmethod
     def parse(cls, action: Mapping[str, Any]) -> DeletionVector:
-        """Returns the vector of the object ``deletionVector`` of an action."""
+        """Return the vector of the object ``deletionVector`` of an action."""
         return cls(
             action["storageType"],
             action["pathOrInlineDv"],
@@ -45,7 +45,7 @@ class DeletionVector:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object ``deletionVector`` of an action."""
+        """Return the object ``deletionVector`` of an action."""
         offset = {} if self.offset is None else {"offset": self.offset}
         return {
             "storageType": self.storage,
@@ -94,7 +94,7 @@ class DataFile:
 
     @classmethod
     def parse(cls, action: Mapping[str, Any]) -> DataFile:
-        """Returns the file of the object ``add`` of a commit."""
+        """Return the file of the object ``add`` of a commit."""
         vector = action.get("deletionVector")
         return cls(
             action["path"],

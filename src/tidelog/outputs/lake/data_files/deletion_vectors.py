@@ -36,7 +36,7 @@ _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
 
 
 def read_rows(store: FileStore, vector: DeletionVector) -> np.ndarray:
-    """Returns int64[], sorted: the numbers of the deleted rows.
+    """Return int64[], sorted: the numbers of the deleted rows.
 
     ``store``: the table's. Raises OutputRefusedError, which names the file, for one that is missing
     or damaged, or of another format.
@@ -54,7 +54,7 @@ def read_rows(store: FileStore, vector: DeletionVector) -> np.ndarray:
 
 
 def read_frame(store: FileStore, name: str, start: int, size: int) -> bytes:
-    """Returns the bytes of a vector in a file; fewer if a local file ends before.
+    """Return the bytes of a vector in a file; fewer if a local file ends before.
 
     Raises OutputRefusedError if the file is missing, or, on an object store, ends before.
     """
@@ -69,7 +69,7 @@ def read_frame(store: FileStore, name: str, start: int, size: int) -> bytes:
 
 
 def frame_of(rows: np.ndarray) -> bytes:
-    """Returns rows as Delta and Iceberg have them in a file: length, bitmap, checksum. ``rows``:
+    """Return rows as Delta and Iceberg have them in a file: length, bitmap, checksum. ``rows``:
     int64[], sorted, distinct, at least one.
     """
     bitmap = BitMap64(array("Q", np.ascontiguousarray(rows, np.uint64).tobytes()))
@@ -79,7 +79,7 @@ def frame_of(rows: np.ndarray) -> bytes:
 
 
 def rows_of_frame(data: bytes, count: int, location: str) -> np.ndarray:
-    """Returns int64[], sorted: the rows of a frame (`frame_of`). Raises OutputRefusedError, which
+    """Return int64[], sorted: the rows of a frame (`frame_of`). Raises OutputRefusedError, which
     names the ``location``, for one that is damaged or does not have ``count`` rows.
     """
     return _rows_of(_checked_body(data, len(data) - _FRAME_BYTES, location), count, location)
@@ -123,13 +123,13 @@ class DeletionVectorWriter:
 
 
 def encode(data: bytes) -> str:
-    """Returns the protocol's Base85; zeros fill ``data`` up to a multiple of four bytes."""
+    """Return the protocol's Base85; zeros fill ``data`` up to a multiple of four bytes."""
     words = struct.iter_unpack(">I", data + b"\0" * (-len(data) % 4))
     return "".join(_DIGITS[word // 85**at % 85] for (word,) in words for at in (4, 3, 2, 1, 0))
 
 
 def decode(text: str) -> bytes:
-    """Returns the bytes of a text in Base85. Raises OutputRefusedError for other texts."""
+    """Return the bytes of a text in Base85. Raises OutputRefusedError for other texts."""
     found = bytearray()
     try:
         for start in range(0, len(text), 5):
@@ -146,7 +146,7 @@ def decode(text: str) -> bytes:
 
 
 def location_in(name: str) -> str | None:
-    """Returns the location of a file of vectors with storage ``u``, by its ``name`` below the
+    """Return the location of a file of vectors with storage ``u``, by its ``name`` below the
     table; None: it is no file of vectors.
     """
     folder, _, last = name.rpartition("/")
@@ -155,7 +155,7 @@ def location_in(name: str) -> str | None:
 
 
 def _file_of(store: FileStore, vector: DeletionVector) -> tuple[FileStore, str]:
-    """Returns the file's store and its name there."""
+    """Return the file's store and its name there."""
     if vector.storage == "u":
         prefix = vector.location[:-_UUID_TEXT]
         name = _file_name(uuid.UUID(bytes=decode(vector.location[-_UUID_TEXT:])))

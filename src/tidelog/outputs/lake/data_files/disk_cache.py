@@ -56,7 +56,7 @@ class DiskCache:
         self._full_until = 0.0
 
     def find(self, *key: object) -> list[pa.RecordBatch] | None:
-        """Returns what was stored under the key; None: nothing."""
+        """Return what was stored under the key; None: nothing."""
         place = self._place(key)
         try:
             with place.open("rb") as file:
@@ -93,7 +93,7 @@ class DiskCache:
                 fresh.unlink()
 
     def _write(self, file: object, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bool:
-        """Returns False if there is no room."""
+        """Return False if there is no room."""
         size = 0
         with pa.ipc.new_file(file, schema) as writer:
             for batch in batches:
@@ -156,7 +156,7 @@ class RowCache:
         self._cache = DiskCache(directory, most_bytes)
 
     def find(self, table: str, path: str, layout: FileLayout) -> CachedRows | None:
-        """Returns the rows of a file; None: not cached.
+        """Return the rows of a file; None: not cached.
 
         Args:
             table: the table's location.
@@ -175,7 +175,7 @@ class RowCache:
 
 
 def columns_of(columns: Sequence[FileColumn]) -> list[tuple[object, ...]]:
-    """Returns what decides which values of a file are theirs."""
+    """Return what decides which values of a file are theirs."""
     return [(each.name, each.physical, each.field_id, str(each.type)) for each in columns]
 
 
@@ -186,7 +186,7 @@ class CachedRows:
     batches: Sequence[pa.RecordBatch]
 
     def take(self, columns: Sequence[str], rows: Int64s | None) -> pa.Table:
-        """Returns columns of the rows of these numbers, in their order; None: of all rows."""
+        """Return columns of the rows of these numbers, in their order; None: of all rows."""
         parts = list(self.batches)
         if list(columns) != parts[0].schema.names:
             parts = [batch.select(columns) for batch in parts]

@@ -40,7 +40,7 @@ from tidelog.outputs.lake.data_files.layout import (
 
 
 def to_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
-    """Returns values of the column with the field names that files use inside structs. Members that
+    """Return values of the column with the field names that files use inside structs. Members that
     are never null there, those of a VARIANT, are empty where the VARIANT is null.
     """
     stored = column.stored
@@ -69,7 +69,7 @@ def from_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
 
 
 def _members_by_id(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Returns structs with the members of ``kind``, found by their field ids: others may have
+    """Return structs with the members of ``kind``, found by their field ids: others may have
     renamed one, or given its name to another. Without ids they stay as they are.
     """
     if values.type.equals(kind, check_metadata=True) or not values.num_chunks:
@@ -137,7 +137,7 @@ _MOST_NAME_BYTES = 255  # of a folder on Linux
 
 
 def partition_texts(values: pa.Array, column: str) -> list[str | None]:
-    """Returns ``values`` as the log has them.
+    """Return ``values`` as the log has them.
 
     Raises:
         OutputRefusedError: a binary value of ``column`` is not UTF-8, which the protocol can't
@@ -147,7 +147,7 @@ def partition_texts(values: pa.Array, column: str) -> list[str | None]:
 
 
 def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """Returns the value that the log has as ``text``.
+    """Return the value that the log has as ``text``.
 
     Raises:
         OutputRefusedError: the text is no value of that type.
@@ -162,7 +162,7 @@ def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -> str | None:
-    """Returns the folder for files of a partition, with Hive's naming; None: a name is too long for
+    """Return the folder for files of a partition, with Hive's naming; None: a name is too long for
     a folder.
     """
     names = []
@@ -176,12 +176,12 @@ def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -
 
 
 def folder_text(text: str) -> str:
-    """Returns a column or a value as it appears in the name of a folder."""
+    """Return a column or a value as it appears in the name of a folder."""
     return _NOT_IN_FOLDERS.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def encoded_path(name: str) -> str:
-    """Returns a file's name as its path in the log: percent-encoded."""
+    """Return a file's name as its path in the log: percent-encoded."""
     return quote(name, safe="/!$&'()*+,;=@~")
 
 
@@ -199,7 +199,7 @@ def _parsed(text: str, kind: pa.DataType) -> pa.Scalar:
 
 
 def _values(values: pa.Array) -> list[Any]:
-    """Returns Python values; dates and times as NumPy's, which support all years; times with their
+    """Return Python values; dates and times as NumPy's, which support all years; times with their
     zone.
     """
     kind = values.type
@@ -262,7 +262,7 @@ class DataFileReader:
         columns: Sequence[str] | None = None,
         rows: np.ndarray | None = None,
     ) -> pa.Table:
-        """Returns rows by the table's names and types: a column that the file does not have is
+        """Return rows by the table's names and types: a column that the file does not have is
         null, a narrower type is widened, values of the partition are columns.
 
         Args:
@@ -302,7 +302,7 @@ class DataFileReader:
         return self._cache.find(self._store.path, file.path, self._layout)
 
     def _is_worth_caching(self, parquet: pq.ParquetFile, rows: Int64s) -> bool:
-        """Returns True if ``rows`` are of most of the file's row groups."""
+        """Return True if ``rows`` are of most of the file's row groups."""
         if self._cache is None or not len(rows):
             return False
         starts = _group_starts(parquet)
@@ -323,7 +323,7 @@ class DataFileReader:
         bounds: tuple[int | None, int | None],
         share: tuple[int, int],
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Yields the rows of the file's row groups, each with the number of its first row.
+        """Yield the rows of the file's row groups, each with the number of its first row.
 
         Args:
             file: a file of the table.
@@ -353,14 +353,14 @@ class DataFileReader:
                 start += group.num_rows
 
     def row_count(self, file: DataFile) -> int:
-        """Returns the number of rows of the file, with those that its vector marks, from the file
+        """Return the number of rows of the file, with those that its vector marks, from the file
         itself.
         """
         with self._open(file) as parquet:
             return int(parquet.metadata.num_rows)
 
     def deleted_rows(self, file: DataFile) -> np.ndarray:
-        """Returns int64[n]: the sorted numbers of the file's rows that are marked as deleted."""
+        """Return int64[n]: the sorted numbers of the file's rows that are marked as deleted."""
         return format_of(self._layout).deleted_rows(self._store, file)
 
     def _open(self, file: DataFile) -> AbstractContextManager[pq.ParquetFile]:
@@ -369,7 +369,7 @@ class DataFileReader:
     def _stored_names(
         self, parquet: pq.ParquetFile, columns: Sequence[FileColumn]
     ) -> dict[str, str]:
-        """Returns the names in a file of those of the columns that it has, by the table's."""
+        """Return the names in a file of those of the columns that it has, by the table's."""
         fields = parquet.schema_arrow
         names = {each.physical: each.name for each in columns}
         if format_of(self._layout).by_id and (ids := _field_ids(fields)):
@@ -396,7 +396,7 @@ class DataFileReader:
 
 
 def _field_ids(fields: Iterable[pa.Field]) -> dict[int | None, str]:
-    """Returns the names of a file's columns, or of a struct's members, by their field ids."""
+    """Return the names of a file's columns, or of a struct's members, by their field ids."""
     key = b"PARQUET:field_id"
     return {int(each.metadata[key]): each.name for each in fields if key in (each.metadata or {})}
 
@@ -436,7 +436,7 @@ def open_parquet(store: FileStore, name: str) -> Iterator[pq.ParquetFile]:
 
 
 def _is_of_content(error: BaseException) -> bool:
-    """Returns True for an error of Arrow about a file's bytes, False for one of reading them."""
+    """Return True for an error of Arrow about a file's bytes, False for one of reading them."""
     if type(error) is OSError:  # those of reading have the system's number
         return error.errno is None
     return isinstance(error, pa.ArrowInvalid | UnicodeDecodeError)
@@ -444,7 +444,7 @@ def _is_of_content(error: BaseException) -> bool:
 
 @contextmanager
 def _lost_file_errors(store: FileStore, name: str) -> Iterator[None]:
-    """Raises RowsLeftOutError in place of another error if there is no such file any more."""
+    """Raise RowsLeftOutError in place of another error if there is no such file any more."""
     try:
         yield
     except TidelogError:
@@ -454,7 +454,7 @@ def _lost_file_errors(store: FileStore, name: str) -> Iterator[None]:
 
 
 def locate_file(store: FileStore, path: str) -> tuple[FileStore, str]:
-    """Returns the store and the name in it for a ``path`` of a table's log: below the table, or, in
+    """Return the store and the name in it for a ``path`` of a table's log: below the table, or, in
     a shallow clone, an absolute URL.
     """
     name = unquote(path)
@@ -476,7 +476,7 @@ def _read_rows(parquet: pq.ParquetFile, columns: Sequence[str], rows: np.ndarray
 
 
 def _group_starts(parquet: pq.ParquetFile) -> Int64s:
-    """Returns int64[row groups + 1]: the number of each one's first row, then that of all rows."""
+    """Return int64[row groups + 1]: the number of each one's first row, then that of all rows."""
     metadata = parquet.metadata
     sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
@@ -538,7 +538,7 @@ class _VectorMarks:
 
 
 def _stats_of_marked(stats: str | None, count: int) -> str:
-    """Returns the statistics of a file with a vector: they must have its number of rows, and bounds
+    """Return the statistics of a file with a vector: they must have its number of rows, and bounds
     may be those of deleted rows (protocol: "Per-file Statistics"). Numbers keep their spelling:
     decimals are exact only as text.
     """
@@ -558,5 +558,5 @@ _DELTA = DeltaFormat()
 
 
 def format_of(layout: FileLayout) -> TableFormat:
-    """Returns the rules of a table's format."""
+    """Return the rules of a table's format."""
     return _DELTA if layout.format is None else layout.format

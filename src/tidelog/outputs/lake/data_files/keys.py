@@ -31,7 +31,7 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def key_hashes(columns: Sequence[pa.Array], count: int) -> UInt64s:
-    """Returns uint64[count]: a hash of each row's values.
+    """Return uint64[count]: a hash of each row's values.
 
     Args:
         columns: canonical (`tidelog.outputs.lake.data_files.keys.canonical`), of ``count`` rows.
@@ -47,7 +47,7 @@ def key_hashes(columns: Sequence[pa.Array], count: int) -> UInt64s:
 
 
 def _words(column: pa.Array) -> UInt64s:
-    """Returns a number for each value, equal for equal values; a copy."""
+    """Return a number for each value, equal for equal values; a copy."""
     if pa.types.is_decimal(column.type):
         halves = np.frombuffer(column.buffers()[1], np.uint64)
         halves = halves[2 * column.offset : 2 * (column.offset + len(column))]
@@ -87,7 +87,7 @@ Places = np.ndarray[Any, np.dtype[Any]]  # int64 or uint64
 
 
 def canonical(values: pa.Array) -> pa.Array:
-    """Returns values that are equal, bit by bit, where ``values`` are equal: whole numbers, dates
+    """Return values that are equal, bit by bit, where ``values`` are equal: whole numbers, dates
     and times as int64, floats as their bits with one NaN and one zero.
 
     Raises:
@@ -111,7 +111,7 @@ def canonical(values: pa.Array) -> pa.Array:
 
 
 def can_be_key(kind: pa.DataType) -> bool:
-    """Returns True if values of this type can be part of a key: see `canonical`."""
+    """Return True if values of this type can be part of a key: see `canonical`."""
     try:
         canonical(pa.nulls(0, kind))
     except OutputRefusedError:
@@ -120,7 +120,7 @@ def can_be_key(kind: pa.DataType) -> bool:
 
 
 def has_exact_places(layout: FileLayout) -> bool:
-    """Returns True if keys of files are found by their values, rather than by hashes."""
+    """Return True if keys of files are found by their values, rather than by hashes."""
     if layout.null_key or len(layout.file_key) != 1:
         return False
     kind = layout.file_key[0].type
@@ -128,7 +128,7 @@ def has_exact_places(layout: FileLayout) -> bool:
 
 
 def places_of(columns: Sequence[pa.Array], count: int, layout: FileLayout) -> Places:
-    """Returns the values by which the rows of a file, or keys to look up, are sorted: equal for
+    """Return the values by which the rows of a file, or keys to look up, are sorted: equal for
     equal keys.
 
     Args:
@@ -143,7 +143,7 @@ def places_of(columns: Sequence[pa.Array], count: int, layout: FileLayout) -> Pl
 
 
 def partition_of(values: Mapping[str, str | None], layout: FileLayout) -> tuple[Any, ...]:
-    """Returns the partition's values of the key's columns, as `KeyQuery.within` takes them.
+    """Return the partition's values of the key's columns, as `KeyQuery.within` takes them.
 
     Args:
         values: a file's partition values, by physical name.
@@ -173,7 +173,7 @@ class SortedKeys:
     _sorted: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def has_between(self, name: str, least: Any, greatest: Any) -> bool:
-        """Returns True if a value of the column is between the two, or equal to one of them."""
+        """Return True if a value of the column is between the two, or equal to one of them."""
         # A few keys usually suffice: sorting all texts of a large query costs much.
         for count in (_FEW, len(self.numbers)):
             values = self._sorted_values(name, count)
@@ -191,7 +191,7 @@ class SortedKeys:
         return self._sorted[name, count]
 
     def has_null(self, name: str) -> bool:
-        """Returns True if a value of the column is null."""
+        """Return True if a value of the column is null."""
         column = self.columns[name]
         return bool(column.null_count and column.take(pa.array(self.numbers)).null_count)
 
@@ -216,7 +216,7 @@ class KeyQuery:
         self._sorted: dict[tuple[Any, ...], SortedKeys] = {}
 
     def within(self, partition: tuple[Any, ...]) -> SortedKeys | None:
-        """Returns the keys of a partition (`partition_of`), or None."""
+        """Return the keys of a partition (`partition_of`), or None."""
         if self._groups is None:
             self._groups = self._by_partition()
         numbers = self._groups.get(partition)
@@ -235,7 +235,7 @@ class KeyQuery:
         return SortedKeys(places[order], numbers[order], self._columns)
 
     def _by_partition(self) -> dict[tuple[Any, ...], np.ndarray]:
-        """Returns the numbers of the keys that can match, by the partition's values of the key."""
+        """Return the numbers of the keys that can match, by the partition's values of the key."""
         numbers = np.arange(self._count)
         if not self._layout.null_key:
             for column in self._columns.values():
@@ -263,7 +263,7 @@ class KeyQuery:
 def equal_keys(
     left: Sequence[pa.Array], right: Sequence[pa.Array], *, null_key: bool
 ) -> np.ndarray:
-    """Returns bool[n]: which rows of canonical columns are equal."""
+    """Return bool[n]: which rows of canonical columns are equal."""
     found = np.ones(len(left[0]) if left else 0, np.bool_)
     for ours, theirs in zip(left, right, strict=True):
         same = pc.equal(ours, theirs)

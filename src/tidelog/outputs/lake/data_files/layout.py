@@ -34,12 +34,12 @@ _UNMAPPED: Final = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def needs_mapping(names: Iterable[str]) -> bool:
-    """Returns True if one of the names is possible only under column mapping."""
+    """Return True if one of the names is possible only under column mapping."""
     return any(_UNMAPPED.search(name) for name in names)
 
 
 def plain_names(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Returns the names in a table of the source's columns ``names``, by the source's: plain, and
+    """Return the names in a table of the source's columns ``names``, by the source's: plain, and
     different from each other whatever the case.
 
     Args:
@@ -61,7 +61,7 @@ def plain_names(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str
 
 
 def renamed(field: StructField, names: Mapping[str, str]) -> StructField:
-    """Returns a column, with its members if it is a struct, by its name in the table; ``names`` as
+    """Return a column, with its members if it is a struct, by its name in the table; ``names`` as
     of `plain_names`.
     """
     kind = field.dataType
@@ -77,12 +77,12 @@ def renamed(field: StructField, names: Mapping[str, str]) -> StructField:
 
 
 def source_name(declared: Mapping[str, Any]) -> str:
-    """Returns the source's name of a column of a serialized schema."""
+    """Return the source's name of a column of a serialized schema."""
     return str((declared.get("metadata") or {}).get(SOURCE_NAME, declared["name"]))
 
 
 def with_source_names(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a serialized schema with the source's names of columns, and of members of structs."""
+    """Return a serialized schema with the source's names of columns, and of members of structs."""
     return {**schema, "fields": [_with_source_name(each) for each in schema["fields"]]}
 
 
@@ -144,7 +144,7 @@ class MarksWriter(Protocol):
         ...
 
     def close(self) -> MarkedFiles:
-        """Returns the files, once their marks are durable."""
+        """Return the files, once their marks are durable."""
         ...
 
 
@@ -160,17 +160,17 @@ class TableFormat(Protocol):
     time_unit: ClassVar[str]
 
     def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
-        """Returns int64[n]: the sorted numbers of the file's deleted rows. ``store``: the
+        """Return int64[n]: the sorted numbers of the file's deleted rows. ``store``: the
         table's.
         """
         ...
 
     def marks_writer(self, store: FileStore) -> MarksWriter:
-        """Returns a writer for the table at ``store``."""
+        """Return a writer for the table at ``store``."""
         ...
 
     def partition_keys(self, rows: pa.Table, layout: FileLayout) -> Mapping[str, pa.Array]:
-        """Returns, by the name that `DataFile.partition_values` has, a value for each row: rows
+        """Return, by the name that `DataFile.partition_values` has, a value for each row: rows
         with other values are of other partitions. Empty: the table has no partitions.
         """
         ...
@@ -178,11 +178,11 @@ class TableFormat(Protocol):
     def partition_values(
         self, keys: Mapping[str, pa.Array], layout: FileLayout
     ) -> Mapping[str, str | None]:
-        """Returns the values of one partition for `DataFile`; ``keys``: as above, of one row."""
+        """Return the values of one partition for `DataFile`; ``keys``: as above, of one row."""
         ...
 
     def folder(self, partition: Mapping[str, str | None], layout: FileLayout) -> str:
-        """Returns the folder for new files of a partition, below the table; "": the table's."""
+        """Return the folder for new files of a partition, below the table; "": the table's."""
         ...
 
 
@@ -252,7 +252,7 @@ class FileLayout:
         object.__setattr__(self, "_by_name", {each.name: each for each in self.columns})
 
     def column(self, name: str) -> FileColumn:
-        """Raises KeyError if the table has no column of that name."""
+        """Raise KeyError if the table has no column of that name."""
         return self._by_name[name]
 
     @cached_property
@@ -293,7 +293,7 @@ def delta_layout(
     null_key: bool,
     history: bool = False,
 ) -> FileLayout:
-    """Returns the layout of a Delta table.
+    """Return the layout of a Delta table.
 
     Raises:
         TableLeftOutError: a column has a type that can't be written.
@@ -329,7 +329,7 @@ def delta_layout(
 def _statistics(
     columns: Sequence[FileColumn], partitions: Sequence[str], settings: Mapping[str, str]
 ) -> list[str]:
-    """Returns the columns with statistics, by the table's properties: names of the table's where
+    """Return the columns with statistics, by the table's properties: names of the table's where
     it lists them.
     """
     listed = settings.get("delta.dataSkippingStatsColumns")
@@ -357,7 +357,7 @@ def _column(declared: Mapping[str, Any], mapped: bool) -> FileColumn:
 
 
 def _type(declared: Any, column: str, mapped: bool | None) -> pa.DataType:
-    """Returns the Arrow type of a column. Fields of structs have their names in files, by column
+    """Return the Arrow type of a column. Fields of structs have their names in files, by column
     mapping if ``mapped``; None: those of the source.
     """
     if isinstance(declared, str):

@@ -54,7 +54,7 @@ class FileKeyIndex:
     keys: tuple[pa.Array, ...]
 
     def find(self, wanted: SortedKeys, layout: FileLayout) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the numbers of the rows whose key is wanted, and the numbers of their keys in the
+        """Return the numbers of the rows whose key is wanted, and the numbers of their keys in the
         query.
         """
         places, found = _pairs(self.places, wanted.places)
@@ -72,7 +72,7 @@ class FileKeyIndex:
 
 
 def index_keys(rows: pa.Table, layout: FileLayout) -> FileKeyIndex:
-    """Returns the index of a file.
+    """Return the index of a file.
 
     Args:
         rows: all rows of the file, with at least the columns of `FileLayout.file_key`, of which
@@ -101,13 +101,13 @@ def index_keys(rows: pa.Table, layout: FileLayout) -> FileKeyIndex:
 
 
 def open_rows(rows: pa.Table) -> Bools:
-    """Returns bool[n]: rows of history whose states have not ended."""
+    """Return bool[n]: rows of history whose states have not ended."""
     found: Bools = rows.column(VALID_TO_VERSION).is_null().to_numpy()
     return found.copy()
 
 
 def _pairs(left: Places, right: Places) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the indices of all pairs of equal elements of two sorted arrays."""
+    """Return the indices of all pairs of equal elements of two sorted arrays."""
     if len(left) < len(right):
         found, ours = _pairs(right, left)
         return ours, found
@@ -153,7 +153,7 @@ class KeyIndexCache:
         self.rows = RowCache(Path(f"{directory}-rows"), most_bytes)
 
     def find(self, table: str, path: str, layout: FileLayout) -> FileKeyIndex | None:
-        """Returns the index of a file; None: not cached.
+        """Return the index of a file; None: not cached.
 
         Args:
             table: the table's location.
@@ -185,7 +185,7 @@ def _key_of(layout: FileLayout) -> tuple[object, ...]:
 
 @cache
 def shared_cache(most_bytes: int) -> KeyIndexCache:
-    """Returns the process's only cache of this limit. A new cache lists its directory, which may
+    """Return the process's only cache of this limit. A new cache lists its directory, which may
     have one file for each batch, before it stores anything.
     """
     return KeyIndexCache(most_bytes=most_bytes)
@@ -200,7 +200,7 @@ _DECIMAL_SLACK = Decimal("1E-15")
 def files_to_search(
     files: Sequence[DataFile], keys: KeyQuery, layout: FileLayout
 ) -> list[DataFile]:
-    """Returns those of ``files`` that can have a row of a key, by their partition and their
+    """Return those of ``files`` that can have a row of a key, by their partition and their
     statistics.
     """
     return [file for file in files if _may_hold(file, keys, layout)]
@@ -234,7 +234,7 @@ def _may_be_in(column: FileColumn, wanted: SortedKeys, stats: Mapping[str, Any])
 
 
 def _bound(value: Any, kind: pa.DataType) -> Any:
-    """Returns a bound in the form of `canonical`; None: a bound of this type is of no use."""
+    """Return a bound in the form of `canonical`; None: a bound of this type is of no use."""
     if pa.types.is_integer(kind):
         return int(value)
     if pa.types.is_decimal(kind):
@@ -272,7 +272,7 @@ class RowFinder:
         self._reader = DataFileReader(store, layout)
 
     def find(self, files: Sequence[DataFile], keys: KeyQuery) -> list[FoundRows]:
-        """Returns all live rows of ``keys`` in ``files``; files without any are left out.
+        """Return all live rows of ``keys`` in ``files``; files without any are left out.
 
         Raises:
             OutputError, StorageError: a file can't be read.
@@ -314,7 +314,7 @@ class RowFinder:
 
 
 def _among(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Returns bool[n]: which rows are among the sorted ``chosen`` ones."""
+    """Return bool[n]: which rows are among the sorted ``chosen`` ones."""
     if not len(chosen):
         return np.zeros(len(rows), np.bool_)
     found: np.ndarray = chosen[np.searchsorted(chosen[:-1], rows)] == rows

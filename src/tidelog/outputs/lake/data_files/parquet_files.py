@@ -28,7 +28,7 @@ _FIRST_YEAR, _END_YEAR = np.datetime64("0001", "Y"), np.datetime64("10000", "Y")
 
 
 def file_statistics(rows: pa.Table, layout: FileLayout) -> str:
-    """Returns the JSON text of a file's statistics.
+    """Return the JSON text of a file's statistics.
 
     Args:
         rows: rows of the file, by the table's names, with the layout's types.
@@ -61,7 +61,7 @@ def has_bounds(kind: pa.DataType) -> bool:
 
 
 def _bounds(column: pa.ChunkedArray, time_unit: str) -> tuple[str, str] | None:
-    """Returns minimum and maximum as JSON; None where they can't be, or are no bounds."""
+    """Return minimum and maximum as JSON; None where they can't be, or are no bounds."""
     kind = column.type
     if not has_bounds(kind):
         return None
@@ -94,7 +94,7 @@ def _bounds(column: pa.ChunkedArray, time_unit: str) -> tuple[str, str] | None:
 
 
 def _times(least: int, greatest: int, unit: str, zone: str) -> tuple[str, str] | None:
-    """Returns the bounds as JSON texts; None outside the years that every reader can read."""
+    """Return the bounds as JSON texts; None outside the years that every reader can read."""
     bounds = np.array([least, greatest]).astype(f"M8[{unit}]")
     if bounds[0] < _FIRST_YEAR or bounds[1] >= _END_YEAR:
         return None
@@ -103,7 +103,7 @@ def _times(least: int, greatest: int, unit: str, zone: str) -> tuple[str, str] |
 
 
 def _upper_bound(text: str) -> str:
-    """Returns a short text that is not less."""
+    """Return a short text that is not less."""
     end = _MOST_CHARACTERS
     while end < len(text) and text[end] == _LAST_CHARACTER:
         end += 1
@@ -192,7 +192,7 @@ class ParquetFileWriter:
     def _partitions(
         self, rows: pa.Table, sorted_by_key: bool
     ) -> Iterator[tuple[_Partition, pa.Table]]:
-        """Yields rows by partition, each sorted by the key."""
+        """Yield rows by partition, each sorted by the key."""
         if not rows.num_rows:
             return
         rules = format_of(self._layout)
@@ -217,7 +217,7 @@ class ParquetFileWriter:
             )
 
     def _pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Yields rows by file, equally many for each."""
+        """Yield rows by file, equally many for each."""
         most = min(self._max_rows, max(1, _MOST_BYTES // _row_bytes(rows)))
         count = -(-rows.num_rows // most)
         size = -(-rows.num_rows // count)
@@ -272,7 +272,7 @@ class ParquetFileWriter:
         )
 
     def _group_statistics(self) -> list[str]:
-        """Returns the columns with statistics in Parquet. Floats have none: Parquet's ignore NaN,
+        """Return the columns with statistics in Parquet. Floats have none: Parquet's ignore NaN,
         which Spark sorts above all other values.
         """
         columns = map(self._layout.column, self._layout.statistics)

@@ -45,7 +45,7 @@ class HiveSection(Section):
     )
 
     def probe(self) -> str:
-        """Returns what `tidelog check` finds there. Raises OutputError."""
+        """Return what `tidelog check` finds there. Raises OutputError."""
         failed = ""
         for uri in self.uri.split(","):
             host, _, port = uri.removeprefix("thrift://").rpartition(":")
@@ -87,7 +87,7 @@ class UnitySection(Section):
         return UnityCatalog(self.uri, self.name, token)
 
     def probe(self) -> str:
-        """Returns what `tidelog check` finds there. Raises OutputError."""
+        """Return what `tidelog check` finds there. Raises OutputError."""
         self.open().check()
         return f"Unity Catalog at {self.uri} has the catalog {self.name}"
 

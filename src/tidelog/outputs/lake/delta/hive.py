@@ -37,7 +37,7 @@ _SERDE: Final = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 
 
 def _url(entry: Entry) -> str:
-    """Returns the location as Hadoop names it."""
+    """Return the location as Hadoop names it."""
     if "://" in entry.location:
         return entry.location
     return f"file:{os.path.abspath(entry.location)}"  # noqa: PTH100 - it removes `..`
@@ -198,7 +198,7 @@ def _message(error: Py4JJavaError) -> str:
 
 
 def _why_different(found: Any, entry: Entry) -> str | None:
-    """Returns why the table that the metastore has is not the entry's; None: it is."""
+    """Return why the table that the metastore has is not the entry's; None: it is."""
     storage, parameters = found.getSd(), found.getParameters()
     serde = storage.getSerdeInfo()
     where = (serde.getParameters().get("path") if serde is not None else None) or (

@@ -66,7 +66,7 @@ class DeltaLayout(LakeLayout):
 
 
 def new_definition(target: TargetTable, generation: str, layout: DeltaLayout) -> TableDefinition:
-    """Returns the definition of the table for ``target``, by the layout, for an event log's
+    """Return the definition of the table for ``target``, by the layout, for an event log's
     generation.
     """
     reserved = {name: name for name in layout.reserved}
@@ -122,7 +122,7 @@ class DeltaOptions(LakeOptions):
     plain_names: bool = True
 
     def layout_of(self, table: TableName) -> DeltaLayout:
-        """Returns the layout of the copy of a table of the source."""
+        """Return the layout of the copy of a table of the source."""
         partitions = tuple(choice(self.partition_by, table, ()))
         clusters = () if partitions else tuple(choice(self.cluster_by, table, ()))
         holds = self.holds_of(table)
@@ -139,7 +139,7 @@ class DeltaOptions(LakeOptions):
         )
 
     def keyless_layout_of(self, table: TableName) -> DeltaLayout | None:
-        """Returns the layout of the changes of a table that has no key, in place of a copy's; None:
+        """Return the layout of the changes of a table that has no key, in place of a copy's; None:
         they are not appended, or steps would alter them.
         """
         return replace(self._changes, keyless=True) if self.appends_keyless(table) else None

@@ -45,7 +45,7 @@ class Entry:
 
 
 def entry_of(table: TableName, name: str, location: str, metadata: TableMetadata) -> Entry:
-    """Returns the entry of a table whose destination's name is ``name``."""
+    """Return the entry of a table whose destination's name is ``name``."""
     *database, own = parts_of(table, name)
     return Entry(table, "".join(database) or "default", own, location, metadata)
 
@@ -54,7 +54,7 @@ class Catalog(Protocol):
     """Where tables are registered. Entries that exist are neither changed nor removed."""
 
     def refused_name(self, entry: Entry) -> str | None:
-        """Returns why the catalog can't have a table of that name; None: it can."""
+        """Return why the catalog can't have a table of that name; None: it can."""
 
     def register(self, entries: Sequence[Entry]) -> dict[TableName, str]:
         """Create the entries that are missing. Returns why some were not, and what to do. Raises
@@ -65,7 +65,7 @@ class Catalog(Protocol):
 def another_table(
     entry: Entry, name: str, title: str, location: str, found: str | None
 ) -> str | None:
-    """Returns why the table that a catalog has by that ``name`` is not the entry's; None: it is.
+    """Return why the table that a catalog has by that ``name`` is not the entry's; None: it is.
 
     Args:
         entry: the entry.
@@ -87,7 +87,7 @@ def another_table(
 
 
 def _normal(url: str) -> str:
-    """Returns a URL as other writers of the same location may have it."""
+    """Return a URL as other writers of the same location may have it."""
     scheme, _, path = url.partition(":")
     if scheme == "file":
         return f"file:/{path.strip('/')}"
@@ -134,7 +134,7 @@ class Registration:
                 self._thread.start()
 
     def messages(self) -> dict[str, str]:
-        """Returns why tables are not registered, and what to do."""
+        """Return why tables are not registered, and what to do."""
         with self._lock:
             return {str(table): why for table, why in sorted(self._why.items())}
 

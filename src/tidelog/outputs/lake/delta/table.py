@@ -76,7 +76,7 @@ class DeltaCommit:
 
     @classmethod
     def parse(cls, version: int, info: dict[str, Any]) -> DeltaCommit:
-        """Returns the commit of the action ``commitInfo``."""
+        """Return the commit of the action ``commitInfo``."""
         note: Any = None
         with suppress(ValueError):  # another writer's text
             note = json.loads(info.get("userMetadata") or "null")
@@ -100,7 +100,7 @@ class RestoreState:
 
 
 def commit_note(application: str, end: int, checked: int) -> str:
-    """Returns the note for a commit after which the rows are those of offset ``end``. Nothing was
+    """Return the note for a commit after which the rows are those of offset ``end``. Nothing was
     restored between version ``checked`` and the commit's start.
     """
     return json.dumps({"tidelog": application, "end": end, "checked": checked})
@@ -109,7 +109,7 @@ def commit_note(application: str, end: int, checked: int) -> str:
 def restore_state(
     read: Callable[[int], DeltaCommit | None], version: int, application: str
 ) -> RestoreState:
-    """Returns the offset of the rows at ``version``; ``read`` returns a version's commit, or None
+    """Return the offset of the rows at ``version``; ``read`` returns a version's commit, or None
     if it was removed from the log.
     """
     restored: int | None = None
@@ -137,7 +137,7 @@ def restore_state(
 def _restored_in(
     read: Callable[[int], DeltaCommit | None], checked: int, version: int
 ) -> int | None:
-    """Returns the newest RESTORE between the two versions, both excluded."""
+    """Return the newest RESTORE between the two versions, both excluded."""
     for at in range(version - 1, checked, -1):
         commit = read(at)
         if commit is not None and commit.operation == "RESTORE":
@@ -146,7 +146,7 @@ def _restored_in(
 
 
 def _restored_version(read: Callable[[int], DeltaCommit | None], restore: DeltaCommit) -> int:
-    """Returns the version that was restored, or one before it."""
+    """Return the version that was restored, or one before it."""
     named = restore.parameters.get("version")
     if named is not None:
         return int(named)
@@ -176,7 +176,7 @@ def _columns_of(metadata: TableMetadata) -> StructType:
 
 
 def path_of(root: str, table: TableName, name: str) -> str:
-    """Returns ``root/namespace/name``, see `parts_of`."""
+    """Return ``root/namespace/name``, see `parts_of`."""
     return "/".join([root.rstrip("/"), *parts_of(table, name)])
 
 
@@ -242,7 +242,7 @@ class DeltaTable(SettledTable):
         return self.state.metadata
 
     def committed(self, application: str) -> int | None:
-        """Returns the last transaction version that ``application`` committed."""
+        """Return the last transaction version that ``application`` committed."""
         return self.state.transactions.get(application)
 
     def property(self, name: str) -> str | None:
@@ -259,11 +259,11 @@ class DeltaTable(SettledTable):
         return (*self.layout.partitions, *self.layout.clusters)
 
     def columns(self) -> StructType:
-        """Returns the columns by the source's names."""
+        """Return the columns by the source's names."""
         return _columns_of(self.metadata)
 
     def files(self, *, marked: str | None = None) -> CopyFiles:
-        """Returns the table for tasks, with all of its files. ``marked``: the column that marks
+        """Return the table for tasks, with all of its files. ``marked``: the column that marks
         deleted rows, by default that of the layout.
         """
         layout = self.layout
@@ -334,7 +334,7 @@ class DeltaTable(SettledTable):
         self._define("CHANGE COLUMNS", change)
 
     def _names(self, table: TableDefinition, target: TargetTable) -> dict[str, str]:
-        """Returns the names in the table of its columns and of the target's, by the source's."""
+        """Return the names in the table of its columns and of the target's, by the source's."""
         have = StructType.fromJson(dict(table.metadata.schema))
         fields = source_columns_of(have, self.layout) if self.layout.holds == "changes" else have
         known = {name: name for name in self.layout.reserved}
@@ -398,7 +398,7 @@ class DeltaTable(SettledTable):
         self.commit(actions, application, since, end)
 
     def actions(self, changes: Sequence[FileChanges], *, data_change: bool) -> list[dict[str, Any]]:
-        """Returns a commit's actions for changed files."""
+        """Return a commit's actions for changed files."""
         at_ms = int(time.time() * 1000)
         found: list[dict[str, Any]] = []
         for each in changes:

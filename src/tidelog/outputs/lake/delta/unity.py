@@ -47,7 +47,7 @@ class UnityCatalog:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def check(self) -> None:
-        """Raises OutputError if the server does not answer, or does not have the catalog."""
+        """Raise OutputError if the server does not answer, or does not have the catalog."""
         with self._client() as client:
             status, answer = self._send(client, "GET", f"catalogs/{quote(self._name, safe='')}")
         if status == 404:
@@ -142,7 +142,7 @@ class UnityCatalog:
 
 
 def columns_of(entry: Entry) -> list[dict[str, Any]]:
-    """Returns the columns as the API has them."""
+    """Return the columns as the API has them."""
     if entry.metadata is None:
         return []
     partitions = list(entry.metadata.partition_columns)
@@ -171,7 +171,7 @@ def _column(number: int, field: StructField, partitions: list[str]) -> dict[str,
 
 
 def _url(entry: Entry) -> str:
-    """Returns the location as Unity Catalog names it."""
+    """Return the location as Unity Catalog names it."""
     if "://" in entry.location:
         return normal_directory(entry.location)
     return Path(entry.location).resolve().as_uri()

@@ -81,7 +81,7 @@ class TableFiles:
         return cls(list(state.files.values()), list(state.removed), state.checkpoint)
 
     def needed(self, store: FileStore, since_ms: int) -> NeededFiles:
-        """Returns the files that a version needs that was current at ``since_ms`` (since 1970, UTC)
+        """Return the files that a version needs that was current at ``since_ms`` (since 1970, UTC)
         or later. ``store``: the table's.
 
         Raises OutputRefusedError if the log is damaged, or has an unknown kind of deletion vector.
@@ -113,7 +113,7 @@ class TableFiles:
 
 
 def partition_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """Returns the first parts of the names of a partition's folders, for all column names."""
+    """Return the first parts of the names of a partition's folders, for all column names."""
     names = list(metadata.partition_columns)
     for each in metadata.schema["fields"]:
         if each["name"] in metadata.partition_columns:
@@ -122,7 +122,7 @@ def partition_folders(metadata: TableMetadata) -> tuple[str, ...]:
 
 
 def is_hidden(name: str, partitions: tuple[str, ...]) -> bool:
-    """Returns True if a file is not part of the table's data: it, or a folder above it, begins with
+    """Return True if a file is not part of the table's data: it, or a folder above it, begins with
     ``_`` or ``.`` and is neither the change feed's folder nor a partition's.
 
     Args:
@@ -137,7 +137,7 @@ def is_hidden(name: str, partitions: tuple[str, ...]) -> bool:
 
 
 def _names(paths: Iterable[str]) -> Iterator[str]:
-    """Yields the names below the table that ``paths`` of the log may have. For an absolute path
+    """Yield the names below the table that ``paths`` of the log may have. For an absolute path
     that is every end of it, because a table may be reached by other URLs.
     """
     for path in paths:
@@ -362,7 +362,7 @@ class Sweep:
 
 
 def _since_ms(copy: DeltaTable, after_ms: int) -> int | None:
-    """Returns the time since when versions stay readable; None: nothing may be removed.
+    """Return the time since when versions stay readable; None: nothing may be removed.
 
     Checkpoints drop removed files after ``delta.deletedFileRetentionDuration``. Where that is
     shorter, it is set to the longer time, so that other writers' checkpoints keep them, too. Files

@@ -31,7 +31,7 @@ class TableProtocol:
 
     @classmethod
     def parse(cls, action: Mapping[str, Any]) -> TableProtocol:
-        """Returns the protocol of the object ``protocol`` of an action."""
+        """Return the protocol of the object ``protocol`` of an action."""
         return cls(
             int(action["minReaderVersion"]),
             int(action["minWriterVersion"]),
@@ -40,7 +40,7 @@ class TableProtocol:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object ``protocol`` of an action."""
+        """Return the object ``protocol`` of an action."""
         found: dict[str, Any] = {
             "minReaderVersion": self.min_reader_version,
             "minWriterVersion": self.min_writer_version,
@@ -76,7 +76,7 @@ class TableMetadata:
 
     @classmethod
     def parse(cls, action: Mapping[str, Any]) -> TableMetadata:
-        """Returns the metadata of the object ``metaData`` of an action."""
+        """Return the metadata of the object ``metaData`` of an action."""
         created = action.get("createdTime")
         return cls(
             action["id"],
@@ -90,7 +90,7 @@ class TableMetadata:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object ``metaData`` of an action."""
+        """Return the object ``metaData`` of an action."""
         known = {
             "name": self.name,
             "description": self.description,
@@ -107,7 +107,7 @@ class TableMetadata:
 
 
 def add(file: DataFile, *, data_change: bool) -> dict[str, Any]:
-    """Returns the action that adds a file. ``data_change`` is false if the same commit removes
+    """Return the action that adds a file. ``data_change`` is false if the same commit removes
     files with the same rows.
     """
     return {
@@ -125,7 +125,7 @@ def add(file: DataFile, *, data_change: bool) -> dict[str, Any]:
 
 
 def remove(file: DataFile, *, at_ms: int, data_change: bool) -> dict[str, Any]:
-    """Returns the action that removes a file with its vector; ``at_ms``: since 1970, UTC."""
+    """Return the action that removes a file with its vector; ``at_ms``: since 1970, UTC."""
     return {
         "remove": {
             "path": file.path,
@@ -140,7 +140,7 @@ def remove(file: DataFile, *, at_ms: int, data_change: bool) -> dict[str, Any]:
 
 
 def cdc(path: str, *, partition_values: Mapping[str, str | None], size: int) -> dict[str, Any]:
-    """Returns the action that adds a file of the change data feed."""
+    """Return the action that adds a file of the change data feed."""
     return {
         "cdc": {
             "path": path,
@@ -152,7 +152,7 @@ def cdc(path: str, *, partition_values: Mapping[str, str | None], size: int) -> 
 
 
 def transaction(app: str, version: int) -> dict[str, Any]:
-    """Returns the action that sets the version up to which ``app`` has written."""
+    """Return the action that sets the version up to which ``app`` has written."""
     now = time.time_ns() // 1_000_000
     return {"txn": {"appId": app, "version": version, "lastUpdated": now}}
 

@@ -114,7 +114,7 @@ class CommitWriter:
         return all(version_of(name) <= 0 for name in self._store.names(LOG_FOLDER))
 
     def _read_after_error(self, name: str, error: TidelogError) -> bytes:
-        """Returns the file's content after an error; raises the error if there is no file or it
+        """Return the file's content after an error; raises the error if there is no file or it
         can't be read.
         """
         try:
@@ -237,7 +237,7 @@ _OF_V2: Final = pa.struct([("version", pa.int64()), ("tags", _TEXTS)])
 
 
 def is_checkpoint_due(state: TableState) -> bool:
-    """Returns True if a checkpoint of the table is due by ``delta.checkpointInterval``, or sooner
+    """Return True if a checkpoint of the table is due by ``delta.checkpointInterval``, or sooner
     because it is small. Every writer checkpoints its own commits; if another writer did not, we do.
     """
     assert state.metadata is not None
@@ -284,7 +284,7 @@ def write_checkpoint(store: FileStore, state: TableState) -> None:
 
 
 def _bodies(kind: str, state: TableState) -> Iterator[Mapping[str, Any]]:
-    """Yields the actions of which a table has few."""
+    """Yield the actions of which a table has few."""
     if kind == "protocol" and state.protocol is not None:
         yield state.protocol.to_json()
     elif kind == "metaData" and state.metadata is not None:
@@ -319,7 +319,7 @@ def _adds(state: TableState) -> pa.Array:
 
 
 def _tombstones(store: FileStore, state: TableState, adds: pa.Array) -> pa.Array:
-    """Returns the tombstones that still protect files from VACUUM, which is their only purpose
+    """Return the tombstones that still protect files from VACUUM, which is their only purpose
     (protocol, "Action Reconciliation").
 
     Those are the newest tombstone of each data file, and of each file of vectors, that the table
@@ -339,7 +339,7 @@ def _tombstones(store: FileStore, state: TableState, adds: pa.Array) -> pa.Array
 
 
 def _newest(found: pa.Array, keys: pa.Array, alive: pa.Array) -> pa.Array:
-    """Returns the last removed row of each key; none for keys that are ``alive`` or NULL."""
+    """Return the last removed row of each key; none for keys that are ``alive`` or NULL."""
     times = pc.fill_null(pc.struct_field(found, "deletionTimestamp"), 0)
     rows = pa.table({"key": keys, "at": times, "row": pa.array(np.arange(len(keys)))})
     rows = rows.filter(pc.and_(pc.is_valid(keys), pc.invert(pc.is_in(keys, value_set=alive))))
@@ -354,7 +354,7 @@ def tombstones(
     removed: Sequence[Mapping[str, Any]],
     since_ms: int | None,
 ) -> pa.Array:
-    """Returns the ``remove`` actions of a checkpoint, and then those ``removed`` after it, as a
+    """Return the ``remove`` actions of a checkpoint, and then those ``removed`` after it, as a
     struct array; only those later than ``since_ms``, if it is given.
     """
     parts = [] if checkpoint is None else read_tombstones(store, checkpoint)
@@ -372,7 +372,7 @@ def _paths(files: pa.Array) -> pa.Array:
 
 
 def _vector_files(files: pa.Array) -> pa.Array:
-    """Returns the locations of files' vectors; NULL: there is no vector, or it is in the log."""
+    """Return the locations of files' vectors; NULL: there is no vector, or it is in the log."""
     vector = pc.struct_field(files, "deletionVector")
     storage = pc.struct_field(vector, "storageType")
     place = pc.binary_join_element_wise(storage, pc.struct_field(vector, "pathOrInlineDv"), ":")
@@ -380,7 +380,7 @@ def _vector_files(files: pa.Array) -> pa.Array:
 
 
 def _cast_to(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Returns a struct array with the fields of ``wanted``; missing fields are NULL."""
+    """Return a struct array with the fields of ``wanted``; missing fields are NULL."""
     if not pa.types.is_struct(wanted):
         return array.cast(wanted)
     if pa.types.is_null(array.type):
@@ -396,7 +396,7 @@ def _cast_to(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _stack_kinds(arrays: Mapping[str, pa.Array]) -> pa.Table:
-    """Returns a row for each action: the column of its kind has it, the others are NULL."""
+    """Return a row for each action: the column of its kind has it, the others are NULL."""
     total, start = sum(map(len, arrays.values())), 0
     columns = {}
     for kind, array in arrays.items():

@@ -48,7 +48,7 @@ class TableDefinition:
     domains: Mapping[str, str] = field(default_factory=dict)
 
     def changes(self, before: TableDefinition | None) -> list[dict[str, Any]]:
-        """Returns the actions from ``before`` to this definition; None: there is no table yet."""
+        """Return the actions from ``before`` to this definition; None: there is no table yet."""
         actions: list[dict[str, Any]] = []
         if before is None or before.protocol != self.protocol:
             actions.append({"protocol": self.protocol.to_json()})
@@ -63,7 +63,7 @@ class TableDefinition:
         return actions
 
     def with_columns(self, fields: Sequence[StructField], *, within: str = "") -> TableDefinition:
-        """Returns the table with new columns at the end, NULL in all rows. ``within``: they are
+        """Return the table with new columns at the end, NULL in all rows. ``within``: they are
         members of that column, a struct.
         """
         added = [{**each.jsonValue(), "nullable": True} for each in fields]
@@ -72,7 +72,7 @@ class TableDefinition:
         return self._with(columns=self._change_columns(within, lambda columns: [*columns, *added]))
 
     def with_type(self, column: str, kind: DataType, *, within: str = "") -> TableDefinition:
-        """Returns the table with a wider type of ``column``, one that fits all values of the former
+        """Return the table with a wider type of ``column``, one that fits all values of the former
         type and that Delta can widen it to. ``within``: it is a member of that column, a struct.
         """
 
@@ -88,13 +88,13 @@ class TableDefinition:
         return self._with(columns=columns, properties={_WIDENING: "true"})
 
     def with_property(self, name: str, value: str) -> TableDefinition:
-        """Returns the table with a property, and the protocol that the property needs. In-commit
+        """Return the table with a property, and the protocol that the property needs. In-commit
         timestamps are for new tables only.
         """
         return self._with(properties={name: value})
 
     def with_column_mapping(self) -> TableDefinition:
-        """Returns the table with column mapping by name: files keep their columns' names."""
+        """Return the table with column mapping by name: files keep their columns' names."""
         if self.has_mapping:
             return self
         return replace(self, metadata=replace(self.metadata, schema=_schema(())))._mapped(
@@ -102,7 +102,7 @@ class TableDefinition:
         )
 
     def with_clusters(self, columns: Sequence[str]) -> TableDefinition:
-        """Returns the table with liquid clustering by ``columns``; it must have no partitions."""
+        """Return the table with liquid clustering by ``columns``; it must have no partitions."""
         names = {each["name"]: _physical(each) for each in self._columns}
         paths = [[names[name]] for name in columns]
         text = json.dumps(
@@ -125,7 +125,7 @@ class TableDefinition:
     def _change_columns(
         self, within: str, change: Callable[[list[Column]], list[Column]]
     ) -> list[Column]:
-        """Returns all columns, after ``change`` of the table's own or of a struct's members."""
+        """Return all columns, after ``change`` of the table's own or of a struct's members."""
         if not within:
             return change(self._columns)
         return [
@@ -146,7 +146,7 @@ class TableDefinition:
         columns: Sequence[Column] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> TableDefinition:
-        """Returns the table with other columns, more properties, and the protocol for them."""
+        """Return the table with other columns, more properties, and the protocol for them."""
         metadata = replace(
             self.metadata,
             schema=self.metadata.schema if columns is None else _schema(columns),
@@ -162,7 +162,7 @@ class TableDefinition:
     def _mapped(
         self, added: Sequence[Column], name: Callable[[str], str], within: str = ""
     ) -> TableDefinition:
-        """Returns the table with further columns under column mapping; ``name`` returns the
+        """Return the table with further columns under column mapping; ``name`` returns the
         physical name of a column.
         """
         largest = int(self.metadata.configuration.get(_LARGEST_ID, 0))
@@ -183,7 +183,7 @@ def new_table(
     column_mapping: bool,
     deletion_vectors: bool,
 ) -> TableDefinition:
-    """Returns the definition of a new table.
+    """Return the definition of a new table.
 
     Args:
         fields: its columns, in order.
@@ -220,7 +220,7 @@ def _new_name(_name: str) -> str:
 
 
 def _assign_ids(column: Column, largest: int, name: Callable[[str], str]) -> tuple[Column, int]:
-    """Returns the column, and those inside it, with ids above ``largest`` and physical names; and
+    """Return the column, and those inside it, with ids above ``largest`` and physical names; and
     the new largest id.
     """
     largest += 1
@@ -245,7 +245,7 @@ def _assign_inner_ids(kind: Any, largest: int, name: Callable[[str], str]) -> tu
 
 
 def _holds(kind: Any, wanted: str) -> bool:
-    """Returns True if the type is ``wanted``, or contains it."""
+    """Return True if the type is ``wanted``, or contains it."""
     if not isinstance(kind, Mapping):
         return bool(kind == wanted)
     parts = [kind.get(part) for part in ("elementType", "keyType", "valueType")]

@@ -48,7 +48,7 @@ _PREVIEWS: Final = {
 
 
 def features_of(protocol: TableProtocol) -> frozenset[str]:
-    """Returns the features that writers must support, listed or implied by the version."""
+    """Return the features that writers must support, listed or implied by the version."""
     if protocol.min_writer_version >= FEATURES_WRITER:
         return protocol.writer_features | protocol.reader_features
     added = (names for at, names in _ADDED.items() if at <= protocol.min_writer_version)
@@ -56,7 +56,7 @@ def features_of(protocol: TableProtocol) -> frozenset[str]:
 
 
 def with_features(protocol: TableProtocol, names: Set[str]) -> TableProtocol:
-    """Returns the protocol with further features: the lowest versions that have them."""
+    """Return the protocol with further features: the lowest versions that have them."""
     known = features_of(protocol)
     fresh = {name for name in names if name not in known and _PREVIEWS.get(name) not in known}
     if not fresh:
@@ -108,7 +108,7 @@ _OF_COLUMNS: Final = {
 
 
 def check_supported(protocol: TableProtocol, metadata: TableMetadata, location: str) -> None:
-    """Raises TableLeftOutError, which names the feature, for a table that we must not write.
+    """Raise TableLeftOutError, which names the feature, for a table that we must not write.
 
     Args:
         protocol: the table's protocol.
@@ -153,7 +153,7 @@ def _reasons(protocol: TableProtocol, metadata: TableMetadata) -> Iterator[tuple
 
 
 def _unsupported_columns(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the columns, and those inside them, that need support by writers: name, what they
+    """Yield the columns, and those inside them, that need support by writers: name, what they
     need.
     """
     for column in schema.get("fields", ()):

@@ -46,12 +46,12 @@ _EXPIRING: Final = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\..+|\d{20}\.com
 
 
 def commit_name(version: int) -> str:
-    """Returns the name of a commit's file, below the table."""
+    """Return the name of a commit's file, below the table."""
     return f"{LOG_FOLDER}/{version:020d}.json"
 
 
 def parse_actions(data: bytes, kind: str = "") -> Iterator[dict[str, Any]]:
-    """Yields the actions of a file of JSON lines; only those of ``kind`` if given. Raises
+    """Yield the actions of a file of JSON lines; only those of ``kind`` if given. Raises
     ValueError. Lines end only with a newline: texts may contain other line separators.
     """
     for line in data.decode().split("\n"):
@@ -62,7 +62,7 @@ def parse_actions(data: bytes, kind: str = "") -> Iterator[dict[str, Any]]:
 
 
 def version_of(name: str) -> int:
-    """Returns the (first) version of a file in ``_delta_log``; -1: it has no version."""
+    """Return the (first) version of a file in ``_delta_log``; -1: it has no version."""
     found = _EXPIRING.fullmatch(name)
     return -1 if found is None else int(found[1])
 
@@ -143,7 +143,7 @@ def read_checkpoint(store: FileStore, found: CheckpointFiles) -> Checkpoint:
 
 
 def read_tombstones(store: FileStore, found: CheckpointFiles) -> list[pa.Array]:
-    """Returns struct arrays of the ``remove`` actions in the checkpoint, as it has them."""
+    """Return struct arrays of the ``remove`` actions in the checkpoint, as it has them."""
     arrays = []
     names = [f"{LOG_FOLDER}/{name}" for name in found.names]
     for name in names:  # the list grows by sidecars
@@ -184,7 +184,7 @@ def _take(kind: str, body: dict[str, Any], into: Checkpoint) -> None:
 
 
 def _sidecar(body: Mapping[str, Any]) -> str:
-    """Returns the sidecar's name below the table; it is in one folder, whatever its path."""
+    """Return the sidecar's name below the table; it is in one folder, whatever its path."""
     return f"{SIDECARS}/{unquote(body['path']).rpartition('/')[2]}"
 
 
@@ -216,7 +216,7 @@ class _open_parquet:  # noqa: N801 - used as a function
 
 
 def damaged_log_file(store: FileStore, name: str) -> TableLeftOutError:
-    """Returns the error for a damaged file of the log."""
+    """Return the error for a damaged file of the log."""
     return TableLeftOutError(
         f"{store.path}/{name} can't be read: it is damaged. Restore the file, or move the table "
         "away and dump it again."
@@ -224,7 +224,7 @@ def damaged_log_file(store: FileStore, name: str) -> TableLeftOutError:
 
 
 def _read_kind(file: pq.ParquetFile, kind: str, fields: Sequence[str] = ()) -> pa.Array:
-    """Returns the actions of a kind: a struct array without NULLs, of ``fields`` if given."""
+    """Return the actions of a kind: a struct array without NULLs, of ``fields`` if given."""
     schema = file.schema_arrow
     at = schema.get_field_index(kind)
     if at < 0:
@@ -265,7 +265,7 @@ def _files(adds: pa.Array) -> Iterator[DataFile]:
 
 
 def _few(column: pa.Array) -> list[Any]:
-    """Returns maps and structs, of which most are NULL or empty: as dictionaries, else None."""
+    """Return maps and structs, of which most are NULL or empty: as dictionaries, else None."""
     found: list[Any] = [None] * len(column)
     existing = column.is_valid()
     if pa.types.is_map(column.type):
@@ -284,7 +284,7 @@ def _map_sizes(column: pa.Array) -> pa.Array:
 
 
 def stats_text(parsed: Mapping[str, Any]) -> str:
-    """Returns a file's statistics as the JSON text of a commit, from their columns in a
+    """Return a file's statistics as the JSON text of a commit, from their columns in a
     checkpoint.
     """
     return json.dumps(
@@ -394,7 +394,7 @@ class TableState:
             self._check(version, self._tag(version))
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
-        """Returns the commit's ``commitInfo``; None: the commit was removed from the log; empty: it
+        """Return the commit's ``commitInfo``; None: the commit was removed from the log; empty: it
         has none.
         """
         found = self._infos.get(version)
@@ -589,12 +589,12 @@ _PART: Final = re.compile(r"(\d+)\s+([a-z]+?)s?(?:\s+|$)")
 
 
 def removed_files_ms(configuration: Mapping[str, str]) -> int | None:
-    """Returns for how long a table keeps removed files, in ms; None: see `duration_ms`."""
+    """Return for how long a table keeps removed files, in ms; None: see `duration_ms`."""
     return duration_ms(configuration.get(REMOVED_FILES, "interval 1 week"))
 
 
 def duration_ms(text: str) -> int | None:
-    """Returns the milliseconds of an interval in a property of Delta (``interval 30 days``, ``2
+    """Return the milliseconds of an interval in a property of Delta (``interval 30 days``, ``2
     weeks 12 hours``); None: it can't be parsed, so nothing has expired.
     """
     rest = text.strip().lower().removeprefix("interval").strip()
@@ -645,7 +645,7 @@ def clean_up_log(store: FileStore, state: TableState) -> None:
 
 
 def _newest_before(state: TableState, versions: list[int], until_ms: int) -> int | None:
-    """Returns the newest of ``versions``, sorted, whose commit is not newer than ``until_ms``."""
+    """Return the newest of ``versions``, sorted, whose commit is not newer than ``until_ms``."""
     low, high = 0, len(versions)
     while low < high:
         middle = (low + high) // 2

@@ -70,7 +70,7 @@ def _with_timeouts(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_catalog_name(output: str) -> str:
-    """Returns the name of a catalog that is an output's alone."""
+    """Return the name of a catalog that is an output's alone."""
     return _OWN + re.sub(r"[^a-z0-9]", "_", output.lower())
 
 
@@ -81,7 +81,7 @@ def catalog_of(
     name: str | None,
     storage_options: Mapping[str, str],
 ) -> IcebergCatalog:
-    """Returns a catalog in the JVM of a session. ``storage_options``: of the object store of the
+    """Return a catalog in the JVM of a session. ``storage_options``: of the object store of the
     tables; empty: what the session's settings of Hadoop's client say, else the environment.
     """
     provided = set[str]()
@@ -198,7 +198,7 @@ class IcebergCatalog:
         return found
 
     def check_rights(self, namespaces: Callable[[str], bool]) -> list[str]:
-        """Returns those of the catalog's namespaces that ``namespaces`` chooses, once the catalog
+        """Return those of the catalog's namespaces that ``namespaces`` chooses, once the catalog
         lets us list their tables and create one, which is not done.
 
         Raises UsageError that says which right is missing, OutputError.
@@ -306,7 +306,7 @@ class IcebergCatalog:
     def find_elsewhere(
         self, tables: Iterable[Sequence[str]], name: str
     ) -> tuple[str, Sequence[str]] | None:
-        """Returns the name of another catalog of a JDBC catalog's database, and of one of these
+        """Return the name of another catalog of a JDBC catalog's database, and of one of these
         tables there that has the property ``name`` and that this catalog lacks; None: there is
         none.
         """
@@ -330,12 +330,12 @@ class IcebergCatalog:
         return None
 
     def _jdbc_names(self) -> set[str]:
-        """Returns the names of the catalogs in a JDBC catalog's database."""
+        """Return the names of the catalogs in a JDBC catalog's database."""
         rows = (self._jdbc_rows(table, ("catalog_name",)) for table in _JDBC_TABLES)
         return {name for each in rows for (name,) in each}
 
     def _jdbc_rows(self, table: str, columns: Sequence[str]) -> set[tuple[str, ...]]:
-        """Returns the distinct rows of a table of a database; none if it is missing."""
+        """Return the distinct rows of a table of a database; none if it is missing."""
         with closing(self._connection()) as connection:
             if not connection.getMetaData().getTables(None, None, table, None).next():
                 return set()
@@ -348,7 +348,7 @@ class IcebergCatalog:
             return found
 
     def _connection(self) -> Any:
-        """Returns a new connection to a JDBC catalog's database."""
+        """Return a new connection to a JDBC catalog's database."""
         known = self._jvm.java.util.Properties()
         for name, value in self._properties.items():
             if name.startswith("jdbc."):

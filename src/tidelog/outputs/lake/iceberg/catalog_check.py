@@ -40,7 +40,7 @@ def check_catalog(
     tables: Sequence[str],
     conf: Mapping[str, Any],
 ) -> str:
-    """Returns what the catalog says. Raises UsageError that says what to do.
+    """Return what the catalog says. Raises UsageError that says what to do.
 
     Args:
         output: the name of the output.

@@ -67,12 +67,12 @@ class IcebergFile(DataFile):
 
 
 def deletes_of(file: DataFile) -> tuple[DeleteFile, ...]:
-    """Returns the delete files of a data file, which may just have been written."""
+    """Return the delete files of a data file, which may just have been written."""
     return file.deletes if isinstance(file, IcebergFile) else ()
 
 
 def iceberg_path(file: DataFile, location: str) -> str:
-    """Returns a data file's path as Iceberg's metadata have it; ``location``: the table's."""
+    """Return a data file's path as Iceberg's metadata have it; ``location``: the table's."""
     if file.tags and _PATH_TAG in file.tags:
         return file.tags[_PATH_TAG]
     name = unquote(file.path)
@@ -80,7 +80,7 @@ def iceberg_path(file: DataFile, location: str) -> str:
 
 
 def own_path(path: str, location: str) -> tuple[str, Mapping[str, str] | None]:
-    """Returns a path of Iceberg's metadata as `DataFile` has paths, and its tags."""
+    """Return a path of Iceberg's metadata as `DataFile` has paths, and its tags."""
     root = location.rstrip("/") + "/"
     if path.startswith(root):
         return quote(path.removeprefix(root), safe="/!$&'()*+,;=@~"), None
@@ -95,7 +95,7 @@ def file_of(
     columns: Mapping[int, FileColumn],
     location: str,
 ) -> IcebergFile:
-    """Returns the data file of its JSON.
+    """Return the data file of its JSON.
 
     Args:
         found: the parsed JSON.
@@ -119,7 +119,7 @@ def file_of(
 def delete_file_of(
     found: Mapping[str, Any], fields: Mapping[int, list[int]], location: str
 ) -> DeleteFile:
-    """Returns the delete file of its JSON. Raises TableLeftOutError for one with keys."""
+    """Return the delete file of its JSON. Raises TableLeftOutError for one with keys."""
     if found["content"].lower() not in ("position-deletes", "position_deletes"):
         raise TableLeftOutError(
             f"{location}: another writer has deleted rows by equality, which Tidelog can't read. "
@@ -148,7 +148,7 @@ def _only_path(found: Mapping[str, Any]) -> str:
 
 
 def data_json(file: DataFile, columns: Mapping[str, FileColumn], location: str) -> str:
-    """Returns the JSON of a data file. ``columns``: by name, those of which statistics are kept."""
+    """Return the JSON of a data file. ``columns``: by name, those of which statistics are kept."""
     stats = file.statistics
     nulls, rows = stats.get("nullCount", {}), stats.get("numRecords", 0)
     ids = {name: each.field_id for name, each in columns.items()}
@@ -177,7 +177,7 @@ def data_json(file: DataFile, columns: Mapping[str, FileColumn], location: str) 
 
 
 def delete_json(file: DeleteFile) -> str:
-    """Returns the JSON of a delete file."""
+    """Return the JSON of a delete file."""
     found = {
         **_common(file.partition_values, "position-deletes", file.path),
         "file-format": "parquet" if file.offset is None else "puffin",
@@ -224,7 +224,7 @@ def _partition_values(
 
 
 def _stats(found: Mapping[str, Any], columns: Mapping[int, FileColumn]) -> str:
-    """Returns the statistics in Delta's form."""
+    """Return the statistics in Delta's form."""
     stats: dict[str, Any] = {"numRecords": int(found["record-count"])}
     nulls = _by_id(found.get("null-value-counts"))
     stats["nullCount"] = {columns[n].physical: v for n, v in nulls.items() if n in columns}
@@ -248,7 +248,7 @@ def _map(found: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _bound(value: Any, kind: pa.DataType) -> str | None:
-    """Returns a bound in hex, of a value as Delta's statistics have it."""
+    """Return a bound in hex, of a value as Delta's statistics have it."""
     if pa.types.is_string(kind):
         data = str(value).encode()
     elif pa.types.is_decimal(kind):
@@ -267,7 +267,7 @@ def _bound(value: Any, kind: pa.DataType) -> str | None:
 
 
 def _text(value: str, kind: pa.DataType) -> str | None:
-    """Returns a bound as JSON of Delta's statistics, of its value in hex; None: of no use."""
+    """Return a bound as JSON of Delta's statistics, of its value in hex; None: of no use."""
     data = bytes.fromhex(value)
     try:
         if pa.types.is_string(kind):

@@ -48,13 +48,13 @@ class IcebergOptions(LakeOptions):
     format_version: int = 2
 
     def layout_of(self, table: TableName) -> IcebergLayout:
-        """Returns the layout of the table in the lake of a table of the source."""
+        """Return the layout of the table in the lake of a table of the source."""
         by = [Partition.parse(each) for each in choice(self.partition_by, table, ())]
         partitions = tuple(each.sql(quote=False) for each in by)
         return self._layout(self.holds_of(table), partitions=partitions)
 
     def keyless_layout_of(self, table: TableName) -> IcebergLayout | None:
-        """Returns the layout of the changes of a table that has no key, in place of a copy's; None:
+        """Return the layout of the changes of a table that has no key, in place of a copy's; None:
         they are not appended, or steps would alter them.
         """
         return self._layout("changes", keyless=True) if self.appends_keyless(table) else None

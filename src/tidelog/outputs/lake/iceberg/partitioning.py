@@ -77,7 +77,7 @@ class Partition:
 
 
 def partition_keys(values: pa.Array, partition: Partition) -> pa.Array:
-    """Returns the partition's value for each value of its column. Raises OutputRefusedError for a
+    """Return the partition's value for each value of its column. Raises OutputRefusedError for a
     transform that this version does not know.
     """
     if not partition.transform:
@@ -141,7 +141,7 @@ def _buckets(values: pa.Array, count: int) -> pa.Array:
 
 
 def _bytes(values: pa.Array) -> tuple[UInt8s, Int32s]:
-    """Returns the bytes that are hashed, and where each value's begin."""
+    """Return the bytes that are hashed, and where each value's begin."""
     kind = values.type
     if pa.types.is_decimal(kind):
         values = pa.array(
@@ -162,7 +162,7 @@ def _bytes(values: pa.Array) -> tuple[UInt8s, Int32s]:
 
 
 def unscaled_bytes(value: Decimal) -> bytes:
-    """Returns a decimal's digits as the shortest big-endian number, in two's complement."""
+    """Return a decimal's digits as the shortest big-endian number, in two's complement."""
     whole = _unscaled(value)
     return whole.to_bytes(
         ((whole if whole >= 0 else ~whole).bit_length() // 8) + 1, "big", signed=True
@@ -170,7 +170,7 @@ def unscaled_bytes(value: Decimal) -> bytes:
 
 
 def _unscaled(value: Decimal) -> int:
-    """Returns a decimal's digits as a number, whatever their count: Decimal's own arithmetic rounds
+    """Return a decimal's digits as a number, whatever their count: Decimal's own arithmetic rounds
     to 28.
     """
     sign, digits, _ = value.as_tuple()
@@ -216,7 +216,7 @@ def _mixed(word: Any) -> Any:
 
 
 def value_json(key: pa.Array) -> str | None:
-    """Returns the only value of an array as JSON, as Iceberg serializes single values; None: null
+    """Return the only value of an array as JSON, as Iceberg serializes single values; None: null
     (specification, "Appendix D: Single-value serialization").
     """
     value: Any = key[0].as_py() if not pa.types.is_temporal(key.type) else None
@@ -241,7 +241,7 @@ def value_json(key: pa.Array) -> str | None:
 
 
 def _iso(moment: np.datetime64) -> str:
-    """Returns a date or time as Java reads it: a year has four digits, or more and a sign."""
+    """Return a date or time as Java reads it: a year has four digits, or more and a sign."""
 
     def year(found: re.Match[str]) -> str:
         sign = found[1] or ("+" if len(found[2]) > 4 else "")

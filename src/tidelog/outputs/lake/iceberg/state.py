@@ -55,7 +55,7 @@ Result = TypeVar("Result")
 
 
 def class_of(error: Py4JJavaError) -> str:
-    """Returns the name of the Java class of an error."""
+    """Return the name of the Java class of an error."""
     return str(error.java_exception.getClass().getName())
 
 
@@ -94,7 +94,7 @@ def _is_denied(error: Py4JJavaError) -> bool:
 
 
 def _unreadable_file(error: Py4JJavaError) -> str | None:
-    """Returns the name of a metadata file that is missing or damaged; None: it is another error."""
+    """Return the name of a metadata file that is missing or damaged; None: it is another error."""
     causes = list(_causes(error))
     names = [str(each.getClass().getName()) for each in causes]
     if not any(name == _LOST or _DAMAGED in name for name in names):
@@ -105,7 +105,7 @@ def _unreadable_file(error: Py4JJavaError) -> str | None:
 
 
 def _causes(error: Py4JJavaError) -> Iterator[Any]:
-    """Yields the Java exception and its causes."""
+    """Yield the Java exception and its causes."""
     cause = error.java_exception
     while cause is not None:
         yield cause
@@ -183,13 +183,13 @@ class IcebergLibrary:
         self._map_class = jvm.java.lang.Class.forName("java.util.HashMap")
 
     def map(self, values: Mapping[str, str]) -> Any:
-        """Returns a Java map."""
+        """Return a Java map."""
         return self.mapper.readValue(json.dumps(dict(values)), self._map_class)
 
 
 @lru_cache(2)
 def _compiled(jvm: Any) -> Any:
-    """Returns an object of our Java class. There is one class in a JVM: py4j knows methods by its
+    """Return an object of our Java class. There is one class in a JVM: py4j knows methods by its
     name.
     """
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
@@ -473,7 +473,7 @@ class IcebergState:
 
 
 def with_spec(file: DataFile, spec: int) -> DataFile:
-    """Returns a file that was written now, with the id of the table's partition spec."""
+    """Return a file that was written now, with the id of the table's partition spec."""
     if SPEC in file.partition_values:
         return file
     return replace(file, partition_values={SPEC: str(spec), **file.partition_values})

@@ -140,7 +140,7 @@ class IcebergLayout(LakeLayout):
 
 
 def check_reserved(target: TargetTable, layout: LakeLayout) -> None:
-    """Raises NameRefusedError if a column has a name of Iceberg's."""
+    """Raise NameRefusedError if a column has a name of Iceberg's."""
     for name in target.columns.names if layout.holds != "changes" else ():
         if name.lower() in _RESERVED:
             raise NameRefusedError(
@@ -312,7 +312,7 @@ class IcebergTable(SettledTable):
         return tuple(found)
 
     def _kinds(self, kind: Any, column: str) -> tuple[DataType, pa.DataType, pa.DataType]:
-        """Returns Spark's type, Arrow's, and Arrow's with the ids of members, as files have it."""
+        """Return Spark's type, Arrow's, and Arrow's with the ids of members, as files have it."""
         if isinstance(kind, str) and (known := _TYPES.get(kind)) is not None:
             return known[0], known[1], known[1]
         if isinstance(kind, str) and kind.startswith("decimal("):
@@ -399,12 +399,12 @@ class IcebergTable(SettledTable):
             )
 
     def _declared_column(self, field: StructField, ids: Iterator[int]) -> dict[str, Any]:
-        """Returns a new column as metadata have it. The catalog gives it an id of its own."""
+        """Return a new column as metadata have it. The catalog gives it an id of its own."""
         kind = self._declared_type(field.name, field.dataType, ids)
         return {"id": next(ids), "name": field.name, "required": False, "type": kind}
 
     def _declared_type(self, column: str, kind: DataType, ids: Iterator[int]) -> Any:
-        """Returns the type of a new column as Iceberg spells it."""
+        """Return the type of a new column as Iceberg spells it."""
         if isinstance(kind, DecimalType):
             return f"decimal({kind.precision}, {kind.scale})"
         if isinstance(kind, StructType):
@@ -536,7 +536,7 @@ class IcebergTable(SettledTable):
             self._commit(change, properties={}, expected={})
 
     def _ends(self) -> dict[str, str]:
-        """Returns the ends of the batches whose rows there are, for the summary of a snapshot with
+        """Return the ends of the batches whose rows there are, for the summary of a snapshot with
         the same ones: those of the batches may be gone once somebody rolls back to it.
         """
         names = [name.rpartition("/") for name in self._state.properties("tidelog/")]
@@ -600,7 +600,7 @@ class IcebergTable(SettledTable):
         return restored
 
     def _known_end(self, application: str) -> int | None:
-        """Returns the end of the newest batch whose rows readers see; None: no snapshot has it."""
+        """Return the end of the newest batch whose rows readers see; None: no snapshot has it."""
         at = self._state.head()
         while at is not None:
             if (found := self._state.summary(at, _end(application))) is not None:
@@ -625,12 +625,12 @@ class IcebergTable(SettledTable):
 
 
 def committed_property(application: str) -> str:
-    """Returns the name of the property with the end of an application's last batch."""
+    """Return the name of the property with the end of an application's last batch."""
     return f"{application}/committed"
 
 
 def _end(application: str) -> str:
-    """Returns the key of the end of a batch in the summary of its snapshot."""
+    """Return the key of the end of a batch in the summary of its snapshot."""
     return f"{application}/end"
 
 
@@ -639,7 +639,7 @@ def _with_id(name: str, kind: pa.DataType, number: int) -> pa.Field:
 
 
 def _plain(location: str) -> str:
-    """Returns a table's location as stores take it: a local one as a path."""
+    """Return a table's location as stores take it: a local one as a path."""
     return (
         "/" + location.removeprefix("file:").lstrip("/")
         if location.startswith("file:")

@@ -37,7 +37,7 @@ class FoldedChanges:
     def from_changes(
         cls, rows: pa.Table, names: Sequence[str], deleted_below: int = 0
     ) -> FoldedChanges:
-        """Returns the changes of rows with the numbers of missing columns, as positions in
+        """Return the changes of rows with the numbers of missing columns, as positions in
         ``names``; rows that already have their names stay as they are.
         """
         at = rows.schema.get_field_index(CHANGE_MISSING)
@@ -49,7 +49,7 @@ class FoldedChanges:
 
     @classmethod
     def none(cls, deleted_below: int) -> FoldedChanges:
-        """Returns the changes of a batch without rows of the table, which removes those of a lower
+        """Return the changes of a batch without rows of the table, which removes those of a lower
         version.
         """
         columns = {
@@ -83,7 +83,7 @@ class ChangedRows:
 
     @classmethod
     def of(cls, changes: FoldedChanges, layout: FileLayout, columns: Sequence[str]) -> ChangedRows:
-        """Returns changes of the ``columns``, whose names may differ from the table's by case."""
+        """Return changes of the ``columns``, whose names may differ from the table's by case."""
         rows = changes.rows
         of_table = {column.name.lower(): column for column in layout.columns}
         delivered = [(of_table[name.lower()], rows.column(name)) for name in columns]
@@ -120,7 +120,7 @@ def _flags(values: pa.ChunkedArray) -> Bools:
 
 
 def _missing(lists: pa.ChunkedArray) -> dict[str, Bools]:
-    """Returns, by name in any of n lists, bool[n]: the lists that have it."""
+    """Return, by name in any of n lists, bool[n]: the lists that have it."""
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     row = np.repeat(np.arange(len(lists)), counts)
     names = pc.list_flatten(lists)
@@ -208,7 +208,7 @@ def decide(changes: ChangedRows, old: OldRows, deleted_below: int, *, soft: bool
 
 
 def newest_rows(old: OldRows) -> Int64s:
-    """Returns int64[keys]: the row of each key with the highest version, the first of equal
+    """Return int64[keys]: the row of each key with the highest version, the first of equal
     ones.
     """
     n = len(old.key)
@@ -220,5 +220,5 @@ def newest_rows(old: OldRows) -> Int64s:
 
 
 def has_doubles(key: Int64s) -> bool:
-    """Returns True if a number is there twice (all are ≥ 0)."""
+    """Return True if a number is there twice (all are ≥ 0)."""
     return bool(len(key)) and int(np.bincount(key).max()) > 1

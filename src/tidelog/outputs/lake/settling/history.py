@@ -40,7 +40,7 @@ class Removals:
 
     @classmethod
     def of(cls, found: Iterable[tuple[int, int, int]]) -> Removals:
-        """Returns removals by their ``at``, ``below`` and ``time``, in any order."""
+        """Return removals by their ``at``, ``below`` and ``time``, in any order."""
         rows = np.array(sorted(found), np.int64).reshape(-1, 3)
         return cls(rows[:, 0], rows[:, 1], rows[:, 2])
 
@@ -53,7 +53,7 @@ class Removals:
         return int(self.below.max(initial=0))
 
     def first_after(self, version: Int64s) -> Int64s:
-        """Returns int64[n]: the first removal that ended a state of each version; -1: none. A state
+        """Return int64[n]: the first removal that ended a state of each version; -1: none. A state
         without a version (`NO_VERSION`) is not removed, like rows of a copy.
         """
         limits = np.maximum.accumulate(self.below)
@@ -100,7 +100,7 @@ class Chains:
     def of(
         cls, rows: Entries, changes: Entries, removals: Removals, left: Int64s | None = None
     ) -> Chains:
-        """Returns the chains.
+        """Return the chains.
 
         Args:
             rows: open rows, one for a key at most.
@@ -163,7 +163,7 @@ class Chains:
         return found
 
     def known(self, missing: Bools) -> Int64s:
-        """Returns int64[n]: for each entry the position of the newest entry up to it, in the same
+        """Return int64[n]: for each entry the position of the newest entry up to it, in the same
         history, that has the column's value; -1: none has it. A history continues under another
         key.
 
@@ -182,7 +182,7 @@ class Chains:
             found = further
 
     def only(self, kept: Bools) -> Chains:
-        """Returns the chains without the entries that are not ``kept``. Ask `known` before."""
+        """Return the chains without the entries that are not ``kept``. Ask `known` before."""
         at = np.flatnonzero(kept)
         none = np.full(len(at), -1, np.int64)
         return Chains(self.source[at], _taken(self.entries, at), self.removal[at], none)
@@ -212,7 +212,7 @@ class StateRows:
         return len(self.first)
 
     def taken(self, at: Int64s) -> StateRows:
-        """Returns the rows at these positions, in this order."""
+        """Return the rows at these positions, in this order."""
         return StateRows(
             self.first[at],
             self.version[at],
@@ -224,7 +224,7 @@ class StateRows:
 
 
 def states_of(chains: Chains, same: Bools, removals: Removals) -> StateRows:
-    """Returns the rows of chains, whose states are complete.
+    """Return the rows of chains, whose states are complete.
 
     Args:
         chains: the chains.
@@ -258,7 +258,7 @@ def states_of(chains: Chains, same: Bools, removals: Removals) -> StateRows:
 
 
 def _times(chains: Chains, same: Bools, removals: Removals) -> Int64s:
-    """Returns int64[n]: the times of entries that begin or end a state; never earlier than those of
+    """Return int64[n]: the times of entries that begin or end a state; never earlier than those of
     the key's entries before. Clocks may be set back, and dumps have another clock than changes.
     """
     entries, removal = chains.entries, chains.removal

@@ -78,7 +78,7 @@ class FileRows:
 def file_rows(
     copy: CopyFiles, columns: Sequence[str], bounds: Bounds = (None, None), tasks: int = 1
 ) -> list[FileRows]:
-    """Returns the table's current rows, in parts that can be read independently.
+    """Return the table's current rows, in parts that can be read independently.
 
     Args:
         copy: the table.
@@ -100,7 +100,7 @@ def file_rows(
 def frame_of(
     spark: SparkSession, copy: CopyFiles, schema: StructType, bounds: Bounds = (None, None)
 ) -> DataFrame:
-    """Returns the same rows as a DataFrame of all columns of ``schema``."""
+    """Return the same rows as a DataFrame of all columns of ``schema``."""
     plain = StructType([StructField(each.name, each.dataType) for each in schema.fields])
     works = file_rows(copy, plain.names, bounds)
     return rows_on_executors(spark, _SparkRows(arrow_schema(plain)), works, plain)
@@ -129,5 +129,5 @@ def _limits(layout: FileLayout, bounds: Bounds) -> tuple[int | None, int | None]
 
 
 def bounds_of(after: Sequence[str | None] | None, upto: Sequence[str | None] | None) -> Bounds:
-    """Returns the bounds of a key range: those of its first column."""
+    """Return the bounds of a key range: those of its first column."""
     return (after[0] if after else None), (upto[0] if upto else None)

@@ -45,7 +45,7 @@ class RowBuffer:
             self._write()
 
     def close(self) -> tuple[DataFile, ...]:
-        """Returns the files of all added rows."""
+        """Return the files of all added rows."""
         self._write()
         return tuple(self._written)
 
@@ -57,7 +57,7 @@ class RowBuffer:
 
 
 def needed_columns(changes: ChangedRows, layout: FileLayout) -> list[str]:
-    """Returns the columns of old rows that updated rows may keep: those that are missing in
+    """Return the columns of old rows that updated rows may keep: those that are missing in
     changes, always or sometimes.
     """
     given = set(changes.values.column_names) - set(changes.missing)
@@ -68,7 +68,7 @@ def needed_columns(changes: ChangedRows, layout: FileLayout) -> list[str]:
 def build_rows(
     changes: ChangedRows, decided: Decisions, old: pa.Table, old_at: Int64s, layout: FileLayout
 ) -> pa.Table:
-    """Returns inserted and updated rows with all columns of the layout, by number of their change.
+    """Return inserted and updated rows with all columns of the layout, by number of their change.
 
     Args:
         changes: the changes of the batch.
@@ -106,14 +106,14 @@ def build_rows(
 
 
 def mark_deleted(old: pa.Table, layout: FileLayout, versions: Int64s | None = None) -> pa.Table:
-    """Returns whole rows of the table, marked as deleted; with other ``versions``, if given."""
+    """Return whole rows of the table, marked as deleted; with other ``versions``, if given."""
     if versions is not None:
         old = _replaced(old, layout.version, pa.array(versions))
     return _replaced(old, layout.deleted, pa.array(np.ones(len(old), np.bool_)))
 
 
 def with_nulls(rows: pa.Table, columns: Sequence[str], layout: FileLayout) -> pa.Table:
-    """Returns whole rows of the table with null in these columns. Rows of states that have ended
+    """Return whole rows of the table with null in these columns. Rows of states that have ended
     keep their values.
     """
     for name in columns:
@@ -126,7 +126,7 @@ def with_nulls(rows: pa.Table, columns: Sequence[str], layout: FileLayout) -> pa
 
 
 def live_rows(rows: pa.Table, deleted: str) -> pa.Table:
-    """Returns the rows that are not marked as deleted in the column of this name."""
+    """Return the rows that are not marked as deleted in the column of this name."""
     return rows.filter(pc.invert(pc.fill_null(rows.column(deleted), False)))
 
 
@@ -156,7 +156,7 @@ class VersionBounds:
 
     @classmethod
     def of(cls, file: DataFile, layout: FileLayout, column: str = "") -> VersionBounds | None:
-        """Returns the bounds; None: the statistics do not give them. ``column``: another one than
+        """Return the bounds; None: the statistics do not give them. ``column``: another one than
         the layout's version.
         """
         stats = file.statistics
@@ -190,7 +190,7 @@ class RowPositions:
 
     @classmethod
     def of(cls, found: Sequence[FoundRows]) -> RowPositions:
-        """Returns all positions that were found."""
+        """Return all positions that were found."""
         none = [np.zeros(0, np.int64)]
         return cls(
             files=[each.file for each in found],
@@ -200,7 +200,7 @@ class RowPositions:
         )
 
     def by_file(self, chosen: Int64s) -> list[tuple[DataFile, Int64s]]:
-        """Returns files and row numbers of the positions ``chosen`` (ascending), in their order."""
+        """Return files and row numbers of the positions ``chosen`` (ascending), in their order."""
         bounds = np.searchsorted(self.file[chosen], np.arange(len(self.files) + 1))
         parts = zip(self.files, bounds[:-1], bounds[1:], strict=True)
         return [(file, self.row[chosen[start:end]]) for file, start, end in parts if end > start]
@@ -208,7 +208,7 @@ class RowPositions:
     def read(
         self, chosen: Int64s, columns: Sequence[str], reader: DataFileReader, layout: FileLayout
     ) -> pa.Table:
-        """Returns the rows at the positions ``chosen`` (ascending), in their order."""
+        """Return the rows at the positions ``chosen`` (ascending), in their order."""
         schema = pa.schema([layout.schema.field(name) for name in columns])
         parts = [reader.read(file, columns, rows) for file, rows in self.by_file(chosen)]
         return pa.concat_tables([schema.empty_table(), *parts])
@@ -217,7 +217,7 @@ class RowPositions:
 def read_old_rows(
     changes: ChangedRows, places: RowPositions, reader: DataFileReader, layout: FileLayout
 ) -> OldRows:
-    """Returns what decisions need to know about the rows. Versions are not read from a file that is
+    """Return what decisions need to know about the rows. Versions are not read from a file that is
     older than the change by its statistics; in most batches all files are.
     """
     n = len(places.key)
@@ -235,19 +235,19 @@ def read_old_rows(
 
 
 def is_closed(file: DataFile, layout: FileLayout) -> bool:
-    """Returns True if all rows of a file of history are of states that have ended, by its
+    """Return True if all rows of a file of history are of states that have ended, by its
     statistics.
     """
     return layout.history and _null_ends(file, layout) == "none"
 
 
 def is_open(file: DataFile, layout: FileLayout) -> bool:
-    """Returns True if no state of a file's rows has ended, by its statistics."""
+    """Return True if no state of a file's rows has ended, by its statistics."""
     return _null_ends(file, layout) == "all"
 
 
 def _null_ends(file: DataFile, layout: FileLayout) -> str:
-    """Returns how many rows have a state that has not ended: "none", "all" or "unknown"."""
+    """Return how many rows have a state that has not ended: "none", "all" or "unknown"."""
     stats = file.statistics
     nulls = stats.get("nullCount", {}).get(layout.column(VALID_TO_VERSION).physical)
     rows = stats.get("numRecords")
@@ -257,7 +257,7 @@ def _null_ends(file: DataFile, layout: FileLayout) -> str:
 
 
 def newest_version(file: DataFile, reader: DataFileReader, layout: FileLayout) -> int:
-    """Returns at least the highest version of the file's rows, of a state's end too; `NO_VERSION`:
+    """Return at least the highest version of the file's rows, of a state's end too; `NO_VERSION`:
     no row has one. Read from the rows where the statistics do not give it.
     """
     found = NO_VERSION
@@ -271,13 +271,13 @@ def newest_version(file: DataFile, reader: DataFileReader, layout: FileLayout) -
 
 
 def flags_of(marks: pa.ChunkedArray) -> Bools:
-    """Returns bool[n]; null is false."""
+    """Return bool[n]; null is false."""
     found: Bools = pc.fill_null(marks, False).to_numpy()
     return found
 
 
 def is_below(versions: pa.ChunkedArray, limit: int) -> Bools:
-    """Returns bool[n]: lower than ``limit``; null is not."""
+    """Return bool[n]: lower than ``limit``; null is not."""
     return flags_of(pc.less(versions, limit))
 
 

@@ -88,7 +88,7 @@ class ChangeFeedWriter:
         self._add(rows, "delete")
 
     def close(self) -> tuple[ChangeFile, ...]:
-        """Returns the files of all added changes."""
+        """Return the files of all added changes."""
         return tuple(
             ChangeFile(f"{_FOLDER}/{file.path}", file.partition_values, file.size)
             for file in self._buffer.close()
@@ -118,7 +118,7 @@ class SettledChanges:
 
     @classmethod
     def of_parts(cls, parts: Sequence[SettledChanges]) -> SettledChanges:
-        """Returns the sum of changes that were settled in parts with distinct keys."""
+        """Return the sum of changes that were settled in parts with distinct keys."""
         dead: dict[str, BitMap] = {}
         for part in parts:
             for path, numbers in part.dead.items():
@@ -213,7 +213,7 @@ def _states(
     reader: DataFileReader,
     layout: FileLayout,
 ) -> pa.Table:
-    """Returns inserted and updated rows; the latter with the values that they keep of the rows that
+    """Return inserted and updated rows; the latter with the values that they keep of the rows that
     they replace.
     """
     kept = needed_columns(rows, layout)
@@ -250,7 +250,7 @@ def _feed_states(
 
 
 def _rows_below(file: DataFile, limit: int, reader: DataFileReader, layout: FileLayout) -> BitMap:
-    """Returns rows of a lower version not marked as deleted, even if the vector marks them."""
+    """Return rows of a lower version not marked as deleted, even if the vector marks them."""
     bounds = VersionBounds.of(file, layout)
     if bounds is not None:
         if bounds.lowest >= limit or bounds.highest == NO_VERSION:
@@ -291,7 +291,7 @@ def _numbers(rows: BitMap) -> Int64s:
 
 
 def bitmap_of(rows: Int64s) -> BitMap:
-    """Returns row numbers as `SettledChanges` has them."""
+    """Return row numbers as `SettledChanges` has them."""
     return BitMap(array("I", rows.astype(np.uint32).tobytes()))
 
 
@@ -429,7 +429,7 @@ class _KeptRows:
         self._rows.add(rows)
 
     def close(self) -> tuple[DataFile, ...]:
-        """Returns the files of all added rows."""
+        """Return the files of all added rows."""
         return (*self._rows.close(), *(() if self._ended is None else self._ended.close()))
 
 
@@ -438,7 +438,7 @@ def _rows_of(cache: KeyIndexCache | None, layout: FileLayout) -> RowCache | None
 
 
 def _flags(dead: bytes | BitMap, before: Int64s, count: int) -> Bools:
-    """Returns bool[count]: rows that are deleted now."""
+    """Return bool[count]: rows that are deleted now."""
     numbers = BitMap.deserialize(dead) if isinstance(dead, bytes) else dead
     deleted = np.zeros(count, np.bool_)
     deleted[np.asarray(numbers.to_array())] = True
@@ -447,7 +447,7 @@ def _flags(dead: bytes | BitMap, before: Int64s, count: int) -> Bools:
 
 
 def _count(file: DataFile, reader: DataFileReader) -> int:
-    """Returns the number of all rows of a file, with those that its vector marks."""
+    """Return the number of all rows of a file, with those that its vector marks."""
     count = file.statistics.get("numRecords")
     if count is None:
         count = reader.row_count(file)

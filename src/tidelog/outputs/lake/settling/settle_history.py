@@ -58,7 +58,7 @@ from tidelog.spark.formats.shapes import EVENT_SOURCE
 
 
 def equal_values(left: pa.Array, right: pa.Array) -> Bools:
-    """Returns bool[n]: which values are equal; null is equal to null, and NaN to NaN, but −0.0 is
+    """Return bool[n]: which values are equal; null is equal to null, and NaN to NaN, but −0.0 is
     not 0.0; maps are equal with their entries in one order. Values of a type that can't be compared
     are different.
 
@@ -249,7 +249,7 @@ class _OldStates:
 
     @classmethod
     def read(cls, places: RowPositions, reader: DataFileReader, layout: FileLayout) -> _OldStates:
-        """Returns the newest row of each key."""
+        """Return the newest row of each key."""
         found = np.arange(len(places.key))
         rows = places.read(found, layout.schema.names, reader, layout)
         version = _longs(rows, layout.version)
@@ -268,7 +268,7 @@ def _open_places(
     layout: FileLayout,
     cache: KeyIndexCache,
 ) -> RowPositions:
-    """Returns the open rows of the keys."""
+    """Return the open rows of the keys."""
     searched = [file for file in files if not is_closed(file, layout)]
     if not searched:
         return RowPositions.of([])
@@ -276,7 +276,7 @@ def _open_places(
 
 
 def _numbered(columns: Sequence[pa.ChunkedArray], layout: FileLayout) -> tuple[Int64s, Int64s]:
-    """Returns int64[n], a number for each row's key, from 0 on; and int64[keys], a row of each.
+    """Return int64[n], a number for each row's key, from 0 on; and int64[keys], a row of each.
     Numbers of a key that is one integer are in its order, as files are: nothing is sorted then.
     """
     if len(columns) == 1 and pa.types.is_integer(columns[0].type) and not columns[0].null_count:
@@ -292,7 +292,7 @@ def _numbered(columns: Sequence[pa.ChunkedArray], layout: FileLayout) -> tuple[I
 
 
 def _left(changed: ChangedRows) -> Int64s:
-    """Returns int64[n]: for each change of a key the index of the delete of the old key, which is
+    """Return int64[n]: for each change of a key the index of the delete of the old key, which is
     the change before it; -1 for other changes.
     """
     version, deletes = changed.version, changed.deletes
@@ -303,7 +303,7 @@ def _left(changed: ChangedRows) -> Int64s:
 
 
 def _complete(chains: Chains, old: pa.Table, changed: ChangedRows) -> tuple[Chains, pa.Table]:
-    """Returns the chains with their delivered values, where a value that a change does not have is
+    """Return the chains with their delivered values, where a value that a change does not have is
     that of the state before; without changes whose rows are not known as a whole.
     """
     known: dict[str, Int64s] = {}
@@ -326,7 +326,7 @@ def _complete(chains: Chains, old: pa.Table, changed: ChangedRows) -> tuple[Chai
 
 
 def _repeated(chains: Chains, values: pa.Table, layout: FileLayout) -> Bools:
-    """Returns bool[n]: the entry follows a state with the same values."""
+    """Return bool[n]: the entry follows a state with the same values."""
     same = chains.follows & chains.entries.state
     at = np.flatnonzero(same)
     if not len(at):
@@ -344,7 +344,7 @@ def _repeated(chains: Chains, values: pa.Table, layout: FileLayout) -> Bools:
 def _rows(
     states: StateRows, chains: Chains, values: pa.Table, old: _OldStates, layout: FileLayout
 ) -> pa.Table:
-    """Returns the rows with all columns of the layout. Columns that changes do not deliver are null
+    """Return the rows with all columns of the layout. Columns that changes do not deliver are null
     in rows of new states.
     """
     of_old = chains.source[states.first]
@@ -371,7 +371,7 @@ def _rows(
 
 
 def _endings(valid_to: Int64s, to_version: Int64s) -> dict[str, pa.Array]:
-    """Returns the columns that say whether states have ended."""
+    """Return the columns that say whether states have ended."""
     is_open = to_version == NEVER
     return {
         VALID_TO: _instants(np.where(is_open, NO_TIME, valid_to)),
@@ -387,7 +387,7 @@ def _removed(
     reader: DataFileReader,
     layout: FileLayout,
 ) -> Int64s:
-    """Returns the numbers of the file's open rows that removals end."""
+    """Return the numbers of the file's open rows that removals end."""
     none = np.zeros(0, np.int64)
     bounds = VersionBounds.of(file, layout)
     if is_closed(file, layout):
@@ -409,7 +409,7 @@ def _with(rows: pa.Table, columns: Mapping[str, pa.Array], layout: FileLayout) -
 
 
 def _longs(rows: pa.Table, name: str) -> Int64s:
-    """Returns int64[n]; `NO_VERSION`, which is also `NO_TIME`, where it is null."""
+    """Return int64[n]; `NO_VERSION`, which is also `NO_TIME`, where it is null."""
     found: Int64s = rows.column(name).cast(pa.int64()).fill_null(NO_VERSION).to_numpy()
     return found
 

@@ -187,7 +187,7 @@ def rewrite_or_error(work: RewriteWork) -> SettleResult:
 
 
 def result_or_error(copy: CopyFiles, write: Callable[[], SettleResult]) -> SettleResult:
-    """Returns the result of ``write``, or its error, without values."""
+    """Return the result of ``write``, or its error, without values."""
     with failpoints.arm(failpoints.parse(copy.armed)):
         try:
             with without_values(f"writing {copy.location}"):
@@ -204,7 +204,7 @@ def _settle_work(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> 
 
 
 def result_of(copy: CopyFiles, settled: SettledChanges, *, alone: bool) -> SettleResult:
-    """Returns the result of a task that has settled its changes; one that is ``alone`` removes the
+    """Return the result of a task that has settled its changes; one that is ``alone`` removes the
     dead rows from the copy's files.
     """
     failpoints.hit("output.task.written")
@@ -250,7 +250,7 @@ def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
 
 
 def read_range(rows: RangeOfTable, shape: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yields the range in a shape of the source, ``schema`` in Spark's types, in log order."""
+    """Yield the range in a shape of the source, ``schema`` in Spark's types, in log order."""
     from tidelog.spark.datasource import executor
     from tidelog.spark.datasource.source import cached_log
 
@@ -299,7 +299,7 @@ def _append_changes(work: AppendWork) -> SettleResult:
 
 
 def _complete_dumps(work: AppendWork) -> pa.RecordBatch:
-    """Returns a row for each dump."""
+    """Return a row for each dump."""
     n = len(work.dumps)
     source = {
         "table": pa.repeat(pa.scalar(work.source), n),
@@ -315,7 +315,7 @@ def _complete_dumps(work: AppendWork) -> pa.RecordBatch:
 
 
 def _to_table(rows: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Returns ``rows`` by the table's names, which may differ by case, and its types, which fit all
+    """Return ``rows`` by the table's names, which may differ by case, and its types, which fit all
     values; missing columns are null.
     """
     found = _cast_to(pa.StructArray.from_arrays(rows.columns, rows.schema.names), pa.struct(schema))
@@ -416,7 +416,7 @@ def _settle_removals(
 
 
 def _events(batches: Iterable[pa.RecordBatch], rows: RangeOfTable | None) -> pa.Table | None:
-    """Returns all changes in order, without truncates, with the names of missing columns."""
+    """Return all changes in order, without truncates, with the names of missing columns."""
     filled = [_named(batch, rows) for batch in batches if batch.num_rows]
     if not filled:
         return None

@@ -85,7 +85,7 @@ def _value(column: Column, text: str | None) -> str | None:
 
 
 def _normalize(column: Column, text: str) -> str:
-    """Raises ValueError if the column can't hold the value."""
+    """Raise ValueError if the column can't hold the value."""
     kind = column.type_id
     if kind in _BITS or kind in (types.YEAR, types.BIT):
         return _integer(column, text)

@@ -138,7 +138,7 @@ def python_reader(here: MySqlBench, file: str, rows: int) -> float:
     stream = BinLogStreamReader(
         {"host": "127.0.0.1", "port": here.server.port, "user": "root"},
         server_id=77, log_file=file, log_pos=4, resume_stream=True,
-        only_events=[WriteRowsEvent], is_mariadb=here.server.flavour == "mariadb",
+        only_events=[WriteRowsEvent], is_mariadb=here.server.flavor == "mariadb",
     )  # fmt: skip
     began, seen = time.process_time(), 0
     for event in stream:

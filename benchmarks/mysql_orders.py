@@ -61,7 +61,7 @@ class MySqlBench(Bench):
         self.config_file = directory / "tidelog.yaml"
         self.config_file.write_text(
             # Without TLS, as the floors' programs and the bench of PostgreSQL.
-            f"source: {{kind: {server.flavour}, url: '{server.url}?ssl-mode=disabled', "
+            f"source: {{kind: {server.flavor}, url: '{server.url}?ssl-mode=disabled', "
             f"tables: ['{DATABASE}.orders'], snapshot: no_data}}\n"
             f"log: {{path: {directory / 'log'}}}\n"
             f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"

@@ -47,7 +47,7 @@ def pytest_sessionstart() -> None:
         for item in _running:
             left_out = any(item.get_closest_marker(name) for name in ("soak", "thorough"))
             assert left_out or item.get_closest_marker(MARKER), (
-                f"{item.nodeid} starts {server.flavour}, and tests.mysql_family did not see that "
+                f"{item.nodeid} starts {server.flavor}, and tests.mysql_family did not see that "
                 "it may: `make test-newcomer` would leave it out"
             )
         start(server)

@@ -35,6 +35,7 @@ PLAINER = {
     r"let in": "admitted",
     r"looked at|looks? at|looks? into|look(?:s|ed)? for": "poll, read, check, search",
     r"steer(?:s|ed|ing)?": "control",
+    r"flavours?": "flavor",
 }
 WORDS = [(re.compile(rf"\b(?:{pattern})\b"), use) for pattern, use in PLAINER.items()]
 ANY = re.compile(rf"\b(?:{'|'.join(PLAINER)})\b")
@@ -84,6 +85,15 @@ def names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
             yield node.lineno, str(node.value).replace("-", "_")
 
 
+def moods(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield line and first word of each function's docstring that is not in the imperative."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = (ast.get_docstring(node) or " ").split(maxsplit=1)[0:1]
+            if first and first[0].rstrip(",") in ("Returns", "Yields", "Raises"):
+                yield node.lineno, first[0]
+
+
 def in_pages(folder: Path) -> Iterator[str]:
     """Yield a line for each place in the prose of Markdown pages: not in code, not in links."""
     for path in sorted(folder.rglob("*.md")):
@@ -122,6 +132,8 @@ def found(folder: Path) -> Iterator[str]:
         for number, text in texts(source, nodes):
             for word in words(text):
                 yield f"{place}:{number}: {word}"
+        for number, word in moods(nodes):
+            yield f"{place}:{number}: begin with a verb in the imperative, not with {word}"
         for number, name in names(nodes):
             if NAMES.search(name):
                 yield f"{place}:{number}: the name {name} does not say what it does or returns"

@@ -24,7 +24,7 @@ from tidelog.spark.formats.shapes import spark_type
 DOCS = Path(__file__).parent.parent / "docs"
 BEGIN = "<!-- types: written by `make docs` from the code -->\n"
 END = "<!-- /types -->\n"
-UTF8MB4 = 45  # utf8mb4_general_ci, in both flavours
+UTF8MB4 = 45  # utf8mb4_general_ci, in both flavors
 HEAD = """\
 | {name} type | logical type | Arrow type | Spark type | remarks |
 |---|---|---|---|---|

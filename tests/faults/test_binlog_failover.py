@@ -336,7 +336,7 @@ class Captured:
         self.captures: list[CaptureProcess] = []
         self._address, self._pair = address, pair
         url = pair.primary.url.replace(f":{pair.primary.port}", f":{address.port}")
-        self._source = {"kind": pair.primary.flavour, "url": url, "tables": ["d.*"]}
+        self._source = {"kind": pair.primary.flavor, "url": url, "tables": ["d.*"]}
         self.file = directory / "tidelog.yaml"
         self.configure()
 

@@ -126,7 +126,7 @@ def peaks(
     )
     config = directory / "tidelog.yaml"
     config.write_text(
-        f"source: {{kind: {server.flavour}, url: '{server.dsn(database)}', snapshot: no_data, "
+        f"source: {{kind: {server.flavor}, url: '{server.dsn(database)}', snapshot: no_data, "
         f"tables: [{database}.t]}}\n"
         f"log: {{path: {directory}/log}}\nstate: {{url: 'sqlite:///{directory}/state.db'}}\n"
         "capture: {buffer_bytes: 8MiB, flush_bytes: 2MiB}\n"

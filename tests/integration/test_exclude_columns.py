@@ -170,7 +170,7 @@ def mysql_family_source(
     def execute(text: str) -> None:
         server.execute(text, database)
 
-    source = Source(server.flavour, server.url, database, tmp_path, execute, capsys)
+    source = Source(server.flavor, server.url, database, tmp_path, execute, capsys)
     source.options = {"watermark_schema": f"marks_{database}"}
     create(source)
     source.excluded[0] = f"{database}.*.SSN"  # these servers ignore the case

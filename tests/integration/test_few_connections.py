@@ -81,7 +81,7 @@ def mysql_account(
         yield Account(
             tmp_path,
             {
-                "kind": mysql_family.flavour,
+                "kind": mysql_family.flavor,
                 "url": url,
                 "server_id": 7001,
                 "tables": [f"{mysql_family_database}.*"],

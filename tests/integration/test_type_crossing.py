@@ -323,8 +323,8 @@ def test_postgres(postgres: PostgresServer, database: str, tmp_path: Path) -> No
             check(config, made, texts_of)
 
 
-def mysql_types(chance: random.Random, flavour: str) -> list[Typed]:
-    kinds = [*random_values.TYPES, *(random_values.MARIADB_TYPES if flavour == "mariadb" else ())]
+def mysql_types(chance: random.Random, flavor: str) -> list[Typed]:
+    kinds = [*random_values.TYPES, *(random_values.MARIADB_TYPES if flavor == "mariadb" else ())]
     found = []
     for kind in kinds:
         base = kind.split("(")[0]
@@ -345,7 +345,7 @@ def mysql_types(chance: random.Random, flavour: str) -> list[Typed]:
 
 def test_mysql(mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path) -> None:
     name = mysql_family_database
-    made = tables(mysql_types(seeded(), mysql_family.flavour))
+    made = tables(mysql_types(seeded(), mysql_family.flavor))
     with mysql_family.connect(name) as session, session.cursor() as sql:
         sql.execute("SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'")
 

@@ -169,7 +169,7 @@ def test_json_of_mysql_is_variant_and_that_of_mariadb_text(
         printed = {key: json.loads(text) for key, text in sql.fetchall()}
     _, batches = events(config, types='{"json": "variant"}')
     rows = {row["id"]: row["doc"] for batch in batches for row in batch.to_pylist()}
-    read = json.loads if mysql_family.flavour == "mariadb" else variant
+    read = json.loads if mysql_family.flavor == "mariadb" else variant
     assert {key: read(doc) for key, doc in rows.items()} == printed
 
 

@@ -147,10 +147,10 @@ def test_another_mysql_server_than_the_log_s_is_not_compared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = mysql_family_database
-    source = f"{{kind: {mysql_family.flavour}, url: '{mysql_family.dsn(name)}'}}"
+    source = f"{{kind: {mysql_family.flavor}, url: '{mysql_family.dsn(name)}'}}"
     mysql_family.execute("CREATE TABLE orders (id int PRIMARY KEY)", name)
     output = f"{{kind: delta, path: lake, tables: ['{name}.orders']}}"
-    begin_log(tmp_path, SourceId(mysql_family.flavour, "another", ""))
+    begin_log(tmp_path, SourceId(mysql_family.flavor, "another", ""))
     code, said = verify(tmp_path, capsys, source, output)
     assert (code, "server another, but source.url leads to" in said) == (1, True), said
 

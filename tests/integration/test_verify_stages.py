@@ -29,7 +29,7 @@ def test_postgres(postgres: PostgresServer, database: str, tmp_path: Path) -> No
 
 def test_mysql(mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path) -> None:
     server, name = mysql_family, mysql_family_database
-    check(lambda sql: server.execute(sql, name), server.flavour, server.dsn(name), name, tmp_path)
+    check(lambda sql: server.execute(sql, name), server.flavor, server.dsn(name), name, tmp_path)
 
 
 def check(

@@ -37,7 +37,7 @@ from types import SimpleNamespace
 from tidelog.demo.servers import mysql
 
 def test_hides_what_it_starts():
-    mysql.MySqlProcess.start(SimpleNamespace(flavour="mariadb"))
+    mysql.MySqlProcess.start(SimpleNamespace(flavor="mariadb"))
 """
 
 

@@ -75,7 +75,7 @@ class MySqlSource:
 
     def __init__(self, server: MySqlFamilyServer) -> None:
         self.server = server
-        self.kind = server.flavour
+        self.kind = server.flavor
         self.drop()
         server.create_database("public")
 

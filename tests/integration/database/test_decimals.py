@@ -44,7 +44,7 @@ def _copied(
         schema = numbered(table.schema())
         batch = records(log_batch(table.logged()))
         rows = table.run("SELECT * FROM t ORDER BY id")
-    copy = copy_of(place, schema, server.flavour, f"copy_{database}", own=f"own_{database}")
+    copy = copy_of(place, schema, server.flavor, f"copy_{database}", own=f"own_{database}")
     written = folded(batch, copy.table)
     versions = pc.add(written.column(1), since)
     assert copy.write(written.set_column(1, "_tidelog_version", versions)) == []

@@ -93,16 +93,16 @@ def test_mysql_texts_are_held_or_rejected(
     """Tables and databases that somebody made in another character set; and where statements run
     when a session starts.
     """
-    if mysql_family.flavour == "mysql" and mysql_family.version >= (8, 0, 17):
+    if mysql_family.flavor == "mysql" and mysql_family.version >= (8, 0, 17):
         pytest.skip("it has collations that tell trailing spaces apart, so such keys are refused")
     name, own = mysql_family_database, f"{mysql_family_database}_own"
     mysql_family.execute(f"ALTER DATABASE {name} CHARACTER SET {charset}")
     mysql_family.execute("CREATE USER IF NOT EXISTS trap")
     mysql_family.execute("GRANT ALL ON *.* TO trap")
     # Padding MariaDB takes keys for one that differ in trailing spaces.
-    collation = f"{charset}_bin" if mysql_family.flavour == "mysql" else f"{charset}_nopad_bin"
-    read_only = "transaction_read_only" if mysql_family.flavour == "mysql" else "tx_read_only"
-    if mysql_family.flavour == "mysql":
+    collation = f"{charset}_bin" if mysql_family.flavor == "mysql" else f"{charset}_nopad_bin"
+    read_only = "transaction_read_only" if mysql_family.flavor == "mysql" else "tx_read_only"
+    if mysql_family.flavor == "mysql":
         mysql_family.execute("REVOKE SUPER, CONNECTION_ADMIN ON *.* FROM trap")
     else:
         mysql_family.execute("REVOKE SUPER, CONNECTION ADMIN ON *.* FROM trap")

@@ -144,4 +144,4 @@ def test_keys_of_several_texts_are_written(
 
 def long_keys(server: MySqlFamilyServer) -> bool:
     """MySQL 8.0's temporary tables take keys of 1024 bytes."""
-    return server.flavour == "mariadb" or server.version >= (8, 1)
+    return server.flavor == "mariadb" or server.version >= (8, 1)

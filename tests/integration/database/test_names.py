@@ -84,7 +84,7 @@ def test_a_name_that_ends_in_a_space_is_refused_at_mysql(
 def test_mysql_servers_that_require_a_key_of_every_table(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
-    mysql = mysql_family.flavour == "mysql"
+    mysql = mysql_family.flavor == "mysql"
     setting = "sql_require_primary_key" if mysql else "innodb_force_primary_key"
     if not mysql_family.execute(f"SHOW VARIABLES LIKE '{setting}'"):
         pytest.skip(f"this server has no {setting}")

@@ -97,7 +97,7 @@ def test_from_mysql_and_mariadb(
     target: str,
 ) -> None:
     kinds = list(random_values.TYPES)
-    if mysql_family.flavour == "mariadb":
+    if mysql_family.flavor == "mariadb":
         kinds += random_values.MARIADB_TYPES
     chance = random.Random(5)
     with mysql_family.connect(mysql_family_database) as session:
@@ -113,8 +113,8 @@ def test_from_mysql_and_mariadb(
     if target == "same":
         place: Any = MySql(mysql_family.dsn())
     else:
-        place = Postgres(postgres18.create_database(f"{namespace}_{mysql_family.flavour}"))
-    copy = copy_of(place, schema, mysql_family.flavour, namespace, own=f"own_{namespace}")
+        place = Postgres(postgres18.create_database(f"{namespace}_{mysql_family.flavor}"))
+    copy = copy_of(place, schema, mysql_family.flavor, namespace, own=f"own_{namespace}")
     rows = folded(batch, copy.table)
     rejected = copy.write(rows)
     if target == "same":
@@ -175,7 +175,7 @@ def test_years_before_christ(postgres18: PostgresServer) -> None:
 
 def test_keys_of_text_and_bytes_are_distinguished(mysql_family: MySqlFamilyServer) -> None:
     schema = table_schema([("id", "text"), ("b", "binary"), ("v", "int32")], key=["id", "b"])
-    name = f"keys_{mysql_family.flavour}"
+    name = f"keys_{mysql_family.flavor}"
     copy = copy_of(MySql(mysql_family.dsn()), schema, "postgres", name, own=f"{name}_own")
     keys = [("a", b"\0"), ("A", b"\0"), ("á", b"\0"), ("a", b"\0\0"), ("", b""), ("a\t", b"x")]
     rows = [("u", n, {"id": k, "b": b, "v": n}) for n, (k, b) in enumerate(keys, 1)]

@@ -49,5 +49,5 @@ def capture(make_capture: Callable[..., LogCapture]) -> LogCapture:
 @pytest.fixture
 def unlogged(mysql_family: MySqlFamilyServer) -> None:
     """The server does not log what foreign keys do."""
-    if mysql_family.flavour == "mysql" and mysql_family.version >= (9, 6):
+    if mysql_family.flavor == "mysql" and mysql_family.version >= (9, 6):
         pytest.skip("MySQL logs what foreign keys do since 9.6")

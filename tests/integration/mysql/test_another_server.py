@@ -42,7 +42,7 @@ def test_nothing_is_read_from_another_server_than_the_logs(
     request = ChunkRequest(table)
     with PathProxy(mysql_family.port) as address:
         url = mysql_family.url.replace(f":{mysql_family.port}", f":{address.port}")
-        source = {"kind": mysql_family.flavour, "url": url, "tables": [f"{name}.*"]}
+        source = {"kind": mysql_family.flavor, "url": url, "tables": [f"{name}.*"]}
         config = parse_config(
             json.dumps({"source": source, "log": {"path": "log"}}), "", tmp_path, {}
         )
@@ -79,7 +79,7 @@ def test_nothing_is_read_from_another_server_than_the_logs(
                 if rows:
                     break
             assert rows == 1
-            if mysql_family.flavour == "mysql":  # MariaDB's servers have no lasting name
+            if mysql_family.flavor == "mysql":  # MariaDB's servers have no lasting name
                 with pytest.raises(SourceChangedError):
                     log.start(begin)
         finally:

@@ -19,7 +19,7 @@ def test_rows_of_a_dump_and_changes_come_and_continue_after_a_restart(
     name = mysql_family_database
     mysql_family.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", name)
     mysql_family.execute("INSERT INTO orders VALUES (1, 'one'), (2, 'two')", name)
-    make_engine.of(kind=mysql_family.flavour, url=mysql_family.dsn(), tables=[f"{name}.orders"])
+    make_engine.of(kind=mysql_family.flavor, url=mysql_family.dsn(), tables=[f"{name}.orders"])
     seen: list[Event] = []
     with make_engine(consumer=seen.append, consume_records_async=True, order="key"):
         until(lambda: len(seen) == 2, "the dump")
@@ -29,7 +29,7 @@ def test_rows_of_a_dump_and_changes_come_and_continue_after_a_restart(
     assert sorted((e.key["id"], e.op) for e in seen[:2]) == [(1, "r"), (2, "r")]
     assert sorted((e.key["id"], e.op) for e in seen[2:]) == [(1, "d"), (2, "d"), (3, "c")]
     assert {(e.source.kind, str(e.table)) for e in seen} == {
-        (mysql_family.flavour, f"{name}.orders")
+        (mysql_family.flavor, f"{name}.orders")
     }
 
     def show_processes() -> list[str]:

@@ -47,7 +47,7 @@ def binlog_files(server: MySqlFamilyServer) -> list[Path]:
 
 def wait_for_checkpoint(server: MySqlFamilyServer) -> None:
     """Return once MariaDB has written the last event of its own into its newest file."""
-    if server.flavour == "mysql":
+    if server.flavor == "mysql":
         return
     newest = binlog_files(server)[-1].name
     deadline = time.monotonic() + 60
@@ -60,7 +60,7 @@ class Replay:
     """Scans binlog files and applies their rows to a dict: id → (v, b)."""
 
     def __init__(self, server: MySqlFamilyServer, first: int, resume: Resume | None = None) -> None:
-        self.flavor = Flavor(server.flavour)
+        self.flavor = Flavor(server.flavor)
         self.files = [
             (number, np.frombuffer(path.read_bytes()[4:], dtype=np.uint8))
             for path in binlog_files(server)
@@ -175,7 +175,7 @@ def image(data: bytes, at: int) -> tuple[dict[int, Any], int]:
 def write(server: MySqlFamilyServer, seed: int) -> None:
     """Transactions of all kinds in all row images, compressed where the server can."""
     chance = random.Random(seed)
-    mariadb = server.flavour == "mariadb"
+    mariadb = server.flavor == "mariadb"
     connection = server.connect("shop")
     cursor = connection.cursor()
     keys: set[int] = set()
@@ -268,7 +268,7 @@ def test_replaying_the_log_gives_the_table(server):
     assert min(whole.counts[kind] for kind in "IUD") > 5
     assert any(query.keyword == "TRUNCATE" for query in whole.queries)
     assert not any(query.changes_rows for query in whole.queries)
-    if server.flavour == "mysql":
+    if server.flavor == "mysql":
         executed = server.execute("SELECT @@gtid_executed")[0][0]
         assert whole.gtids[-1].split(":") == [executed.split(":")[0], executed.split("-")[-1]]
     else:

@@ -73,7 +73,7 @@ def table(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> Iterat
 
 def filled(table: ValueTable) -> list[tuple[dict[str, Any], ...]]:
     """Make the table and change rows; the images of each change."""
-    columns = [*COLUMNS, *([DOCUMENT] if table.server.flavour == "mysql" else [])]
+    columns = [*COLUMNS, *([DOCUMENT] if table.server.flavor == "mysql" else [])]
     names = [f"c{i}" for i in range(len(columns))]
     listed = ", ".join(f"{name} {kind}" for name, (kind, _, _) in zip(names, columns, strict=True))
     table.create(f"id int NOT NULL PRIMARY KEY, {listed}", "CHARACTER SET utf8mb4")
@@ -167,7 +167,7 @@ def events(server: MySqlFamilyServer, start: tuple[str, int]) -> list[tuple[int,
 
 
 def test_events_are_those_of_a_server(table: ValueTable) -> None:
-    mysql = table.server.flavour == "mysql"
+    mysql = table.server.flavor == "mysql"
     changes = filled(table)
     schema = table.schema()
     count = len(schema.columns)

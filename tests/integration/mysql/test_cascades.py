@@ -258,7 +258,7 @@ def test_a_table_in_between_that_the_account_cannot_see_is_named(
         checked = MySqlPreflight(
             url,
             server_id=77,
-            kind=Flavor(server.flavour),
+            kind=Flavor(server.flavor),
             tables=[f"{database}.*"],
             cascades="dump",
         ).check()
@@ -287,7 +287,7 @@ class Source:
         told = f", cascades: {cascades}" if cascades else ""
         self.file = self.directory / "tidelog.yaml"
         self.file.write_text(
-            f"source: {{kind: {self.server.flavour}, url: '{self.server.dsn()}', "
+            f"source: {{kind: {self.server.flavor}, url: '{self.server.dsn()}', "
             f"tables: ['{self.database}.{tables}'], watermarks: {marks}, "
             f"watermark_schema: marks_{self.database}{told}}}\n"
             f"log: {{path: {self.directory}/log}}\n"

@@ -432,7 +432,7 @@ def test_a_mark_makes_what_came_before_it_visible(source: Source) -> None:
 
 
 def test_commits_out_of_order_are_refused(source: Source) -> None:
-    if source.server.flavour == "mariadb":
+    if source.server.flavor == "mariadb":
         pytest.skip("MariaDB has no such switch")
     source.run("SET GLOBAL binlog_order_commits = OFF")
     try:
@@ -517,7 +517,7 @@ def _key_tables() -> list[tuple[str, list[str]]]:
 def test_no_row_is_skipped_or_read_twice(
     source: Source, kind: str, values: list[str], place: str
 ) -> None:
-    if (kind, values) in MARIADB_KEYS and source.server.flavour == "mysql":
+    if (kind, values) in MARIADB_KEYS and source.server.flavor == "mysql":
         pytest.skip("a type of MariaDB alone")
     key = "k, n" if place == "first" else "n, k"
     source.run(
@@ -562,7 +562,7 @@ def _plans(source: Source, key: tuple[str, ...], bounds: dict[str, Any]) -> list
         statements = [sql.range(bounds["after"], bounds.get("upto"), 100, None)]
         statements.append(sql.boundary(bounds["after"], bounds.get("upto"), 100, None))
         # MySQL 9 explains as a tree unless it is told otherwise; MariaDB knows no such word.
-        how = "" if source.server.flavour == "mariadb" else "FORMAT=TRADITIONAL "
+        how = "" if source.server.flavor == "mariadb" else "FORMAT=TRADITIONAL "
         return [row for each in statements for row in connection.named(f"EXPLAIN {how}{each}")]
     finally:
         connection.close()

@@ -115,7 +115,7 @@ def cli(
     ):
         server.execute(statement, database)
     source = {
-        "kind": server.flavour,
+        "kind": server.flavor,
         "url": f"{url}?ssl-mode=required",
         "tables": [f"{database}.*"],
         "watermarks": request.param,
@@ -150,7 +150,7 @@ def test_what_a_stranger_does_first(
         assert changes[2]["after"] == {"id": 9999, "v": "é😀"}
         origin = changes[2]["source"]
         assert (origin["connector"], origin["db"], origin["table"]) == (
-            server.flavour, database, "t",
+            server.flavor, database, "t",
         )  # fmt: skip
         assert origin["file"].startswith("binlog.0")
         assert "schema" not in origin

@@ -64,7 +64,7 @@ def values_of(server: MySqlFamilyServer, charset: str) -> list[str]:
 
 def sets(server: MySqlFamilyServer) -> list[str]:
     known = [*CODES, *SINGLE]
-    return known if server.flavour == "mysql" else [one for one in known if one != "gb18030"]
+    return known if server.flavor == "mysql" else [one for one in known if one != "gb18030"]
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_keys_of_messages_are_as_many_as_rows(
         directory = tmp_path / charset
         directory.mkdir()
         url = mysql_family.dsn(mysql_family_database)
-        with capturing(directory, mysql_family.flavour, url, f"{table.database}.t") as config:
+        with capturing(directory, mysql_family.flavor, url, f"{table.database}.t") as config:
             wait_for(config, count)
             table.run("UPDATE t SET id = id + 1000")
             wait_for(config, 2 * count)
@@ -159,7 +159,7 @@ def test_dump_of_an_older_version_restarts(
     table.run(f"INSERT INTO t VALUES {', '.join(rows)}")
     url, name = mysql_family.dsn(mysql_family_database), f"{table.database}.t"
     slow = "dump: {chunk_rows: 3, parallelism: 1, delay_ms: 600s}\n"
-    with capturing(tmp_path, mysql_family.flavour, url, name, slow) as config:
+    with capturing(tmp_path, mysql_family.flavor, url, name, slow) as config:
         wait_for(config, 3)
         progress = dump_of(config)["tables"][0]
         while not progress["ranges"]:
@@ -179,7 +179,7 @@ def test_dump_of_an_older_version_restarts(
         state.put(key, found.value, None)
     finally:
         state.close()
-    with capturing(tmp_path, mysql_family.flavour, url, name) as config:
+    with capturing(tmp_path, mysql_family.flavor, url, name) as config:
         wait_for(config, 3 + len(codes))
         dump = dump_of(config)
         while dump["status"] != "completed":

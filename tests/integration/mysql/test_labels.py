@@ -64,7 +64,7 @@ def test_log_and_dump_have_characters_beyond_the_basic_plane(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, metadata: str
 ) -> None:
     name, table = mysql_family_database, TableName(mysql_family_database, "t")
-    sets = [one for one in SETS if one != "gb18030" or mysql_family.flavour == "mysql"]
+    sets = [one for one in SETS if one != "gb18030" or mysql_family.flavor == "mysql"]
     columns = [labelled("enum", f"e_{one}", one) for one in sets]
     columns += [labelled("set", f"s_{one}", one) for one in sets]
     mysql_family.execute(f"CREATE TABLE t (id int PRIMARY KEY, {', '.join(columns)})", name)

@@ -338,7 +338,7 @@ def test_names_that_stand_for_other_columns_are_dumped_again(
 
 
 def select_may_make_tables(capture: LogCapture) -> None:
-    if capture.server.flavour == "mysql":
+    if capture.server.flavor == "mysql":
         pytest.skip("before 8.0.21 MySQL refuses CREATE TABLE … SELECT where it has GTIDs")
 
 

@@ -216,14 +216,14 @@ def test_reset_master_is_noticed_while_the_log_is_read(
 
 
 def test_another_server_is_noticed(server: MySqlFamilyServer, table: None) -> None:
-    expected = SourceId(server.flavour, "someone-else", "")
+    expected = SourceId(server.flavor, "someone-else", "")
     capture = LogCapture(server, ("d.*",), options={"expected": expected})
     with pytest.raises(SourceChangedError, match=r"someone-else.*correct source.url"):
         capture.start(Resume(1 << 39, 0, -1))
     capture.reader.close()
-    other = Flavor.MARIADB if server.flavour == "mysql" else Flavor.MYSQL
+    other = Flavor.MARIADB if server.flavor == "mysql" else Flavor.MYSQL
     capture = LogCapture(server, ("d.*",), options={"kind": other})
-    with pytest.raises(ConfigError, match=f"set source.kind: {server.flavour}"):
+    with pytest.raises(ConfigError, match=f"set source.kind: {server.flavor}"):
         capture.start()
     capture.reader.close()
 
@@ -262,7 +262,7 @@ def test_two_captures_with_one_explicit_server_id(server: MySqlFamilyServer, tab
     insert(server, 1)
     second.catch_up()
     assert keys(second) == [1]
-    if server.flavour == "mysql":
+    if server.flavor == "mysql":
         first.catch_up()
         assert keys(first) == [1]
     else:
@@ -353,7 +353,7 @@ def test_every_authentication_plugin_lets_the_log_be_read(
     server: MySqlFamilyServer, table: None, plugin: str
 ) -> None:
     rights = ["SELECT", "REPLICATION SLAVE", "REPLICATION CLIENT"]
-    if server.flavour == "mariadb":
+    if server.flavor == "mariadb":
         rights[-1] = "BINLOG MONITOR"
     if plugin == "mysql_native_password" and not server.offers(plugin):
         pytest.skip("MySQL 9 has it no more")

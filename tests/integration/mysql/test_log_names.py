@@ -101,7 +101,7 @@ def test_statements_are_read_in_the_clients_character_set(
     ):
         sql.query(statement.encode(codec))
     capture.catch_up()
-    if capture.server.flavour == "mariadb":  # which writes these statements itself, in UTF-8
+    if capture.server.flavor == "mariadb":  # which writes these statements itself, in UTF-8
         sql.query(f"CREATE TABLE {name}2 (PRIMARY KEY (a)) SELECT * FROM {name}".encode(codec))
         capture.catch_up()
         sql.query(f"CREATE OR REPLACE TABLE {name}2 SELECT 5 AS {name}".encode(codec))

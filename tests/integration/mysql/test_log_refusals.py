@@ -223,7 +223,7 @@ def test_table_that_may_not_be_read_holds_up_no_other(
     server.execute("CREATE TABLE t (a INT PRIMARY KEY)", name)
     server.execute("CREATE USER 'few'@'%' IDENTIFIED BY 'few'")
     server.execute("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'few'@'%'")
-    if server.flavour == "mariadb":
+    if server.flavor == "mariadb":
         server.execute("GRANT BINLOG MONITOR ON *.* TO 'few'@'%'")
     server.execute(f"GRANT SELECT ON {name}.t TO 'few'@'%'")
     capture = LogCapture(server, tables=(f"{name}.*",), url=server.dsn(user="few", password="few"))

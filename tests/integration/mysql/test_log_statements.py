@@ -122,7 +122,7 @@ def test_each_table_that_a_statement_changed_is_reported_for_a_dump_and_the_log_
 ) -> None:
     """Unless the server logged the rows, as it does in MIXED where it must."""
     names = {"app": databases.app, "other": databases.other}
-    mariadb = make_capture().server.flavour == "mariadb"
+    mariadb = make_capture().server.flavor == "mariadb"
     failed = []
     for case, statements in ((REACHING_ON_MARIADB if mariadb else {}) | REACHING).items():
         run(sql, *(statement.format(**names) for statement in AGAIN))
@@ -193,7 +193,7 @@ def test_an_account_that_sees_no_triggers_is_shown_the_grant(
     try:
         capture.catch_up()
         reasons = {event.reason for event in capture.unlogged}
-        if mysql_family.flavour == "mysql":
+        if mysql_family.flavor == "mysql":
             assert not reasons
         else:
             (reason,) = reasons
@@ -210,7 +210,7 @@ def test_a_delete_of_all_rows_as_a_statement_has_the_table_dumped(
     MySQL without GTIDs).
     """
     capture = make_capture()
-    mixes = capture.server.flavour == "mariadb"
+    mixes = capture.server.flavor == "mariadb"
     if rolled_back and not mixes:
         pytest.skip("MySQL with GTIDs refuses transactions of tables with and without them")
     capture.start()

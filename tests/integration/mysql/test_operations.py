@@ -105,7 +105,7 @@ def reader(server: MySqlFamilyServer, database: str) -> Iterator[str]:
 def configured(server: MySqlFamilyServer, user: str, database: str, directory: Path) -> Config:
     text = f"""
 source:
-  kind: {server.flavour}
+  kind: {server.flavor}
   url: "{server.dsn(user=user, password=PASSWORD)}"
   tables: ["{database}.*"]
   watermark_schema: marks_{database}

@@ -26,13 +26,13 @@ OUR_ID = 54_321
 
 def logs_cascades(server: MySqlFamilyServer) -> bool:
     """Does the server log the rows that its foreign keys change, if it is nobody's replica?"""
-    return server.flavour == "mysql" and server.version >= (9, 6)
+    return server.flavor == "mysql" and server.version >= (9, 6)
 
 
 def check(server: MySqlFamilyServer, database: str, **options: Any) -> list[Finding]:
     options = {
         "server_id": OUR_ID,
-        "kind": Flavor(server.flavour),
+        "kind": Flavor(server.flavor),
         "tables": [f"{database}.*"],
     } | options
     url = options.pop("url", server.url)
@@ -155,7 +155,7 @@ def examined(server: MySqlFamilyServer, connection: Connection, **changes: Any) 
         connection=connection,
         variables=variables | changes,
         server_id=OUR_ID,
-        kind=Flavor(server.flavour),
+        kind=Flavor(server.flavor),
         tables=("*.*",),
         watermark_schema="tidelog",
         strategy="table",
@@ -227,9 +227,9 @@ def _until_named(server: MySqlFamilyServer, database: str, name: str) -> Finding
 def test_kind_that_the_server_is_not_is_named(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
-    other = Flavor.MARIADB if mysql_family.flavour == "mysql" else Flavor.MYSQL
+    other = Flavor.MARIADB if mysql_family.flavor == "mysql" else Flavor.MYSQL
     found = faults(check(mysql_family, mysql_family_database, kind=other))["kind"]
-    assert (found.level, found.fix) == ("error", f"source.kind: {mysql_family.flavour}")
+    assert (found.level, found.fix) == ("error", f"source.kind: {mysql_family.flavor}")
 
 
 def test_account_without_rights_is_shown_each_grant_and_they_suffice(
@@ -246,10 +246,10 @@ def test_account_without_rights_is_shown_each_grant_and_they_suffice(
     try:
         found = faults(check(server, database, **options))
         expected = {"replication", "watermark table", f"table {database}.t", "row metadata"}
-        if server.flavour == "mysql":
+        if server.flavor == "mysql":
             expected.add("blocking dumps")
         assert set(found) == expected
-        status = "REPLICATION CLIENT" if server.flavour == "mysql" else "BINLOG MONITOR"
+        status = "REPLICATION CLIENT" if server.flavor == "mysql" else "BINLOG MONITOR"
         lacks = f"'{user}'@'%' lacks REPLICATION SLAVE and {status}"
         assert found["replication"].message == lacks
         pattern = schema.replace("_", "\\_")
@@ -375,11 +375,11 @@ def test_rights_of_a_role_count(mysql_family: MySqlFamilyServer) -> None:
     url = server.create_user("actor", "s3cret")
     server.execute("CREATE ROLE scribe")
     server.execute("GRANT SELECT, INSERT, UPDATE, CREATE ON `tidelog`.* TO scribe")
-    host = "@'%'" if server.flavour == "mysql" else ""
+    host = "@'%'" if server.flavor == "mysql" else ""
     server.execute(f"GRANT scribe{host} TO 'actor'@'%'")
     try:
         assert faults(check(server, "none", url=url))["watermark table"].level == "error"
-        if server.flavour == "mysql":
+        if server.flavor == "mysql":
             server.execute("SET DEFAULT ROLE ALL TO 'actor'@'%'")
         else:
             server.execute("SET DEFAULT ROLE scribe FOR 'actor'@'%'")
@@ -516,7 +516,7 @@ def test_session_that_is_not_logged_is_named(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
     name = f"unlogged_{mysql_family_database}"
-    right = "SYSTEM_VARIABLES_ADMIN" if mysql_family.flavour == "mysql" else "BINLOG ADMIN"
+    right = "SYSTEM_VARIABLES_ADMIN" if mysql_family.flavor == "mysql" else "BINLOG ADMIN"
     url = mysql_family.create_user(name, "s3cret", privileges=[right])
     try:
         with setting(mysql_family, "init_connect", "SET SESSION sql_log_bin = 0"):
@@ -533,7 +533,7 @@ def test_sessions_have_their_own_modes_whatever_the_servers_defaults(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, autocommit: bool
 ) -> None:
     """What writes marks must be allowed to write, and what commits must do so by itself."""
-    mysql = mysql_family.flavour == "mysql"
+    mysql = mysql_family.flavor == "mysql"
     name = f"modes_{mysql_family_database}"
     url = mysql_family.create_user(
         name, "s3cret", privileges=["SELECT", "CREATE", "INSERT"], on=f"{mysql_family_database}.*"

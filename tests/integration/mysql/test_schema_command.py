@@ -40,7 +40,7 @@ def test_capture_has_each_change_after_the_command(
     table = f"{database}.t"
     config = tmp_path / "tidelog.yaml"
     config.write_text(
-        f"source: {{kind: {server.flavour}, url: '{server.dsn()}', tables: ['{database}.*'], "
+        f"source: {{kind: {server.flavor}, url: '{server.dsn()}', tables: ['{database}.*'], "
         f"watermark_schema: marks_{database}}}\n"
         f"log: {{path: {tmp_path}/log}}\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
         "capture: {flush_ms: 10, lease_ms: 60s}\n"

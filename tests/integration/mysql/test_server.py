@@ -39,9 +39,9 @@ def test_rows_are_logged_in_full_with_gtids_and_checksums(
     before = server.gtid_position()
     server.execute(CREATE, mysql_family_database)
     assert server.gtid_position() != before
-    if server.flavour == "mysql":
+    if server.flavor == "mysql":
         assert server.execute("SELECT @@gtid_mode, @@enforce_gtid_consistency") == [("ON", "ON")]
-    assert server.dsn("d") == f"{server.flavour}://root@127.0.0.1:{server.port}/d"
+    assert server.dsn("d") == f"{server.flavor}://root@127.0.0.1:{server.port}/d"
 
 
 @both

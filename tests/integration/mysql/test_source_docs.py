@@ -176,7 +176,7 @@ def test_account_of_the_replica_page_needs_no_watermark_table() -> None:
 def test_types_of_the_page_are_what_the_catalogue_becomes(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
-    flavor = Flavor(mysql_family.flavour)
+    flavor = Flavor(mysql_family.flavor)
     table = TableName(mysql_family_database, "t")
     finder = MySqlSchemaFinder()
     with connect(mysql_family.url, purpose="test") as connection:

@@ -41,7 +41,7 @@ def random_columns(
     character set; its key is one column or two, anywhere, of one maybe only the beginning.
     """
     kinds = [*random_values.TYPES, "int", "int unsigned", "bigint unsigned", "year", "year"]
-    kinds += random_values.MARIADB_TYPES if server.flavour == "mariadb" else ()
+    kinds += random_values.MARIADB_TYPES if server.flavor == "mariadb" else ()
     kinds += random_values.MYSQL_9_TYPES if is_mysql(server, (9,)) else ()
     kinds = chance.sample(kinds, chance.randint(1, len(kinds)))
     chance.shuffle(kinds)
@@ -77,7 +77,7 @@ def random_columns(
 
 def is_mysql(server: MySqlFamilyServer, version: tuple[int, ...]) -> bool:
     """Is it MySQL of this version or later?"""
-    return server.flavour == "mysql" and server.version >= version
+    return server.flavor == "mysql" and server.version >= version
 
 
 def check_metadata(schema: TableSchema, seen: TableMapSeen) -> None:
@@ -99,11 +99,11 @@ def check_metadata(schema: TableSchema, seen: TableMapSeen) -> None:
 @pytest.fixture(scope="module", params=["mysql", "mysql 8.0.15", "mariadb", "mariadb 11.4"])
 def any_server(request: pytest.FixtureRequest):
     """Every server that there is: what their table maps count differs."""
-    flavour, _, version = request.param.partition(" ")
+    flavor, _, version = request.param.partition(" ")
     if not version:
-        yield request.getfixturevalue(f"{flavour}_server")
+        yield request.getfixturevalue(f"{flavor}_server")
         return
-    with (MySqlServer if flavour == "mysql" else MariaDbServer)(version) as server:
+    with (MySqlServer if flavor == "mysql" else MariaDbServer)(version) as server:
         yield server
 
 
@@ -149,12 +149,12 @@ def check(table: ValueTable, catalogue: Connection, metadata: str, *, alone: boo
     assert found is not None
     rows = table.logged()
     check_metadata(found.schema, rows[0].table)
-    mapped = finder.schema_of_map(rows[0].table, Flavor(table.server.flavour), found.schema)
+    mapped = finder.schema_of_map(rows[0].table, Flavor(table.server.flavor), found.schema)
     assert (mapped is not None) == (metadata == "FULL")
     if mapped is not None:
         assert mapped == found.schema
     if mapped is not None and alone:
-        single = finder.schema_of_map(rows[0].table, Flavor(table.server.flavour), None)
+        single = finder.schema_of_map(rows[0].table, Flavor(table.server.flavor), None)
         assert single is not None
         for column, known in zip(single.columns, found.schema.columns, strict=True):
             assert column.type_id == known.type_id
@@ -180,9 +180,7 @@ def test_numbers_behind_a_year_keep_their_signs(
         finally:
             mysql_family.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
         rows = table.logged()
-        mapped = MySqlSchemaFinder().schema_of_map(
-            rows[0].table, Flavor(mysql_family.flavour), None
-        )
+        mapped = MySqlSchemaFinder().schema_of_map(rows[0].table, Flavor(mysql_family.flavor), None)
     assert mapped is not None
     assert texts(log_batch(rows), mapped) == [
         {"y": b"2024", "n": b"4000000000", "b": b"18446744073709551615", "s": b"-1", "id": b"1"}
@@ -196,7 +194,7 @@ def test_labels_in_every_character_set_are_those_of_the_catalogue(
     any_server.execute("DROP DATABASE IF EXISTS table_maps")
     any_server.create_database("table_maps")
     charsets = [*random_values.CHARSETS]
-    charsets += random_values.MYSQL_CHARSETS if any_server.flavour == "mysql" else ()
+    charsets += random_values.MYSQL_CHARSETS if any_server.flavor == "mysql" else ()
     previous = any_server.execute("SELECT @@GLOBAL.binlog_row_metadata")[0][0]
     any_server.execute("SET GLOBAL binlog_row_metadata = FULL")
     try:

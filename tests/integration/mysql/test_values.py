@@ -66,7 +66,7 @@ def test_row_of_the_log_equals_the_selected_row_for_every_type(
 ) -> None:
     chance = random.Random(seed)
     kinds = list(random_values.TYPES)
-    if table.server.flavour == "mariadb":
+    if table.server.flavor == "mariadb":
         kinds += random_values.MARIADB_TYPES
     columns = ", ".join(f"c{i} {kind}" for i, kind in enumerate(kinds))
     table.create(f"id int PRIMARY KEY, {columns}")
@@ -87,7 +87,7 @@ def test_text_of_the_log_equals_the_selected_text_in_every_character_set(
     table: ValueTable,
 ) -> None:
     charsets = [*random_values.CHARSETS]
-    if table.server.flavour == "mysql":
+    if table.server.flavor == "mysql":
         charsets += random_values.MYSQL_CHARSETS
     chance = random.Random(3)
     for charset in charsets:
@@ -107,7 +107,7 @@ def test_every_character_of_the_sets_of_several_bytes_is_the_selected_one(
 ) -> None:
     """All of the basic plane and samples of others, private and unassigned ones as well."""
     sets = ["ucs2", "utf16", "utf16le", "utf32", "gbk", "eucjpms", "cp932"]
-    sets += random_values.MYSQL_CHARSETS if table.server.flavour == "mysql" else ()
+    sets += random_values.MYSQL_CHARSETS if table.server.flavor == "mysql" else ()
     bases = [*range(0, 0xD800, 2048), *range(0xE000, 0x10000, 2048), 0x1F600, 0xF0000, 0x10F800]
     for charset in sets:
         table.create("id int PRIMARY KEY, a text", f"CHARACTER SET {charset}")
@@ -328,7 +328,7 @@ def test_values_of_other_types_inside_documents_print_as_the_server_prints_them(
 
 def test_full_metadata_spells_columns_as_information_schema_does(table: ValueTable) -> None:
     kinds = [k for k in random_values.TYPES if "geometry" not in k and "zerofill" not in k]
-    if table.server.flavour == "mariadb":
+    if table.server.flavor == "mariadb":
         kinds += random_values.MARIADB_TYPES
     columns = ", ".join(f"c{i} {kind}" for i, kind in enumerate(kinds))
     previous = table.run("SELECT @@GLOBAL.binlog_row_metadata")[0][0]

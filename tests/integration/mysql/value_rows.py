@@ -55,7 +55,7 @@ def logged_rows(
     offsets = np.empty(len(data) // 19 + 2, dtype=np.int64)
     offsets = offsets[: split_events(data, offsets) + 1]
     scanner = BinlogScanner(
-        Flavor(server.flavour),
+        Flavor(server.flavor),
         checksum=True,
         file_number=parse_file_name(name)[1],
         offset=offset,
@@ -107,7 +107,7 @@ class ValueTable:
             return list(cursor.fetchall())
 
     def schema(self) -> TableSchema:
-        collations = dict(self.run(_COLLATIONS[self.server.flavour]))
+        collations = dict(self.run(_COLLATIONS[self.server.flavor]))
         columns, key = [], []
         for name, kind, text, octets, collation, nullable, role in self.run(
             "SELECT column_name, data_type, column_type, character_octet_length, collation_name, "
@@ -116,7 +116,7 @@ class ValueTable:
         ):
             columns.append(
                 binlog_column(
-                    name, kind, text, flavor=Flavor(self.server.flavour), octet_length=octets,
+                    name, kind, text, flavor=Flavor(self.server.flavor), octet_length=octets,
                     collation_id=collations.get(collation), nullable=nullable == "YES",
                 )
             )  # fmt: skip

@@ -253,7 +253,7 @@ def test_mysql_and_copies_write_every_type_alike(
     print(f"seed {seed}")
     chance = random.Random(seed)
     kinds = list(random_values.TYPES)
-    if mysql_family.flavour == "mariadb":
+    if mysql_family.flavor == "mariadb":
         kinds += random_values.MARIADB_TYPES
     kinds += [f"varchar(40) character set {name}" for name in ("latin1", "sjis", "utf16", "cp1251")]
     with mysql_family.connect(mysql_family_database) as session, session.cursor() as cursor:
@@ -278,7 +278,7 @@ def test_mysql_and_copies_write_every_type_alike(
     check(
         digesting,
         mysql_family.dsn(mysql_family_database),
-        mysql_family.flavour,
+        mysql_family.flavor,
         TableName(mysql_family_database, "t"),
         texts,
         mysql_digests.column_text,

@@ -150,9 +150,7 @@ def test_falsified_rows_are_found_among_moving_ones_of_mysql(
         return run
 
     create(connected(), "datetime", "decimal(60,2)")
-    source = (
-        f"{{kind: {mysql_family.flavour}, url: '{mysql_family.dsn(name)}', tables: [{name}.*]}}"
-    )
+    source = f"{{kind: {mysql_family.flavor}, url: '{mysql_family.dsn(name)}', tables: [{name}.*]}}"
     with Writers(connected) as writers:
         check(spark, source, name, tmp_path)
     assert not writers.failures

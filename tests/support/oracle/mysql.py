@@ -80,7 +80,7 @@ class MySqlOracle:
         url = self.server.dsn("app").replace(f":{self.server.port}/", f":{self.port}/")
         keys = ", ".join(f"{table}: [{', '.join(k)}]" for table, k in workload.KEYS.items())
         return (
-            f"{{kind: {self.server.flavour}, url: '{url}', tables: ['app.*'], "
+            f"{{kind: {self.server.flavor}, url: '{url}', tables: ['app.*'], "
             f"watermarks: {watermarks}, snapshot_mode: {initial}, keys: {{{keys}}}}}"
         )
 
@@ -152,7 +152,7 @@ class MySqlOracle:
             AUDIT,
             padded=workload.PADDED,
             binary=workload.BINARY,
-            json=[workload.JSON_COLUMN] if server.flavour == "mysql" else [],
+            json=[workload.JSON_COLUMN] if server.flavor == "mysql" else [],
             parts=workload.PARTS,
             columns=None if self.metadata == "FULL" else self._columns(),
         )
@@ -172,7 +172,7 @@ class MySqlOracle:
         return workload.source_rows(self.server, table)
 
     def text(self, column: str, value: Any) -> str:
-        return workload.text_of_output(column, value, json=self.server.flavour == "mysql")
+        return workload.text_of_output(column, value, json=self.server.flavor == "mysql")
 
     def sight(self, snapshot: str) -> BinlogSight:
         return BinlogSight.of(snapshot)

@@ -194,7 +194,7 @@ def source_rows(
         names = [column[0] for column in cursor.description or ()]
         rows = [
             {
-                name: _text(name, value, json=server.flavour == "mysql")
+                name: _text(name, value, json=server.flavor == "mysql")
                 for name, value in zip(names, row, strict=True)
             }
             for row in cursor.fetchall()

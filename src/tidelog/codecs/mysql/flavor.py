@@ -26,7 +26,7 @@ class Flavor(Enum):
 
     @classmethod
     def of_version(cls, version: str) -> Flavor:
-        """The flavour of a server by its version text, e.g. ``10.11.6-MariaDB-log``."""
+        """The flavor of a server by its version text, e.g. ``10.11.6-MariaDB-log``."""
         return cls.MARIADB if "mariadb" in version.lower() else cls.MYSQL
 
 

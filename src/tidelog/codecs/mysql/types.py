@@ -198,7 +198,7 @@ def binlog_column(
         name: COLUMN_NAME.
         data_type: DATA_TYPE.
         column_type: COLUMN_TYPE.
-        flavor: the server's flavour.
+        flavor: the server's flavor.
         octet_length: CHARACTER_OCTET_LENGTH.
         collation_id: the id of COLLATION_NAME in the server's list of collations; None for NULL.
         nullable: IS_NULLABLE.

@@ -151,7 +151,7 @@ def _template(installation: Installation, account: pwd.struct_passwd | None) -> 
         if account is not None:
             os.chown(work, account.pw_uid, account.pw_gid)
         data = work / "data"
-        if installation.flavour == "mysql":
+        if installation.flavor == "mysql":
             _initialise_mysql(installation, account, work, data)
         else:
             _initialise_mariadb(installation, account, work, data)
@@ -235,7 +235,7 @@ def _run_program(
     )
     if done.returncode != 0:
         raise TidelogError(
-            f"making a data directory of {installation.flavour} {installation.version} failed:\n"
+            f"making a data directory of {installation.flavor} {installation.version} failed:\n"
             + "\n".join(done.stdout.splitlines()[:20])
         )
 
@@ -275,7 +275,7 @@ class MySqlProcess(EmbeddedServer):
 
     Args:
         version: see the subclasses; default `default_version`.
-        settings: server variables over `DEFAULT_SETTINGS` and the flavour's; True and False become
+        settings: server variables over `DEFAULT_SETTINGS` and the flavor's; True and False become
             ON and OFF, a list repeats the option, None removes a default of ours.
         data_dir: the data directory; created if missing, kept on exit. None: a temporary directory,
             removed on exit.
@@ -284,9 +284,9 @@ class MySqlProcess(EmbeddedServer):
         port: a TCP port on 127.0.0.1; None picks a free one, which stays over restarts.
     """
 
-    flavour: ClassVar[mysql_binaries.Flavour]
+    flavor: ClassVar[mysql_binaries.Flavor]
     default_version: ClassVar[str]
-    flavour_settings: ClassVar[dict[str, Any]]
+    flavor_settings: ClassVar[dict[str, Any]]
 
     def __init__(
         self,
@@ -299,15 +299,15 @@ class MySqlProcess(EmbeddedServer):
     ) -> None:
         # First: without one, no directory is left behind.
         self.installation = self._find(version or self.default_version)
-        super().__init__(f"tidelog-{self.flavour}-")
-        self.title = self.flavour
+        super().__init__(f"tidelog-{self.flavor}-")
+        self.title = self.flavor
         self.user = "root"
         durable = {
             "sync_binlog": 1 if fsync else 0,
             "innodb_flush_log_at_trx_commit": 1 if fsync else 2,
             "server_id": secrets.randbelow(2**31 - 2) + 1,
         }
-        self.settings: dict[str, Any] = DEFAULT_SETTINGS | self.flavour_settings | durable
+        self.settings: dict[str, Any] = DEFAULT_SETTINGS | self.flavor_settings | durable
         self.settings |= settings or {}
         self._base.chmod(0o755)  # clients of any user may enter, for the socket and ca.pem
         self._keep_data = data_dir is not None
@@ -338,7 +338,7 @@ class MySqlProcess(EmbeddedServer):
                 break
             # Another process may have taken the port between our choice and the server's bind.
             if self._port_is_fixed or attempt == 4 or "in use" not in self.log_tail():
-                raise TidelogError(f"{self.flavour} did not start:\n{self.log_tail()}")
+                raise TidelogError(f"{self.flavor} did not start:\n{self.log_tail()}")
             self.port = 0
         self._port_is_fixed = True
         atexit.register(self.close)
@@ -360,7 +360,7 @@ class MySqlProcess(EmbeddedServer):
             self.kill()
         shutil.rmtree(self._base, ignore_errors=True)
 
-    # ------------------------------------------------------------------ differences of the flavours
+    # ------------------------------------------------------------------ differences of the flavors
 
     def _find(self, version: str) -> mysql_binaries.Installation:
         raise NotImplementedError
@@ -419,7 +419,7 @@ def _setting_text(value: Any) -> str:
 
 
 class MySqlFamilyServer(MySqlProcess):
-    """The common part of both flavours. A context manager; for the arguments see `MySqlProcess`.
+    """The common part of both flavors. A context manager; for the arguments see `MySqlProcess`.
     ``root`` needs no password, by the socket and from 127.0.0.1.
     """
 
@@ -428,7 +428,7 @@ class MySqlFamilyServer(MySqlProcess):
         """Return a server, not started yet, that follows ``primary`` by GTID and is read-only. It
         copies nothing: the primary must be running when it starts, with all its binlogs.
         """
-        version = primary.installation.version if primary.flavour == "mysql" else None
+        version = primary.installation.version if primary.flavor == "mysql" else None
         server = cls(
             cls._wanted_version(primary, version), {"read_only": True} | dict(settings or {})
         )
@@ -447,7 +447,7 @@ class MySqlFamilyServer(MySqlProcess):
         login = quote(user or self.user, safe="") + (
             ":" + quote(password, safe="") if password else ""
         )
-        return f"{self.flavour}://{login}@127.0.0.1:{self.port}/{quote(database, safe='')}"
+        return f"{self.flavor}://{login}@127.0.0.1:{self.port}/{quote(database, safe='')}"
 
     def connect(self, database: str | None = None, **options: Any) -> pymysql.Connection[Any]:
         """Open a connection by TCP in autocommit; ``options`` are PyMySQL's and override ours.
@@ -493,7 +493,7 @@ class MySqlFamilyServer(MySqlProcess):
     @property
     def _has_new_names(self) -> bool:
         """Whether it has MySQL 8.2's names of statements about the binlog."""
-        return self.flavour == "mysql" and self.version >= (8, 2)
+        return self.flavor == "mysql" and self.version >= (8, 2)
 
     def create_database(self, name: str) -> str:
         """Create a database; return its dsn."""
@@ -554,7 +554,7 @@ class MySqlFamilyServer(MySqlProcess):
         """Return the path of a client program, the first existing one of these names."""
         return self.installation.program(*names)
 
-    # ------------------------------------------------------------------ differences of the flavours
+    # ------------------------------------------------------------------ differences of the flavors
 
     @classmethod
     def _wanted_version(cls, primary: MySqlFamilyServer, version: str | None) -> str:
@@ -591,9 +591,9 @@ class MySqlServer(MySqlFamilyServer):
     MariaDB's from the machine, which work with MySQL, too.
     """
 
-    flavour = "mysql"
+    flavor = "mysql"
     default_version = "8.0"
-    flavour_settings: ClassVar[dict[str, Any]] = {
+    flavor_settings: ClassVar[dict[str, Any]] = {
         "gtid_mode": True,
         "enforce_gtid_consistency": True,
         "mysqlx": False,
@@ -635,9 +635,9 @@ class MariaDbServer(MySqlFamilyServer):
     machine's package has.
     """
 
-    flavour = "mariadb"
+    flavor = "mariadb"
     default_version = "10.11"
-    flavour_settings: ClassVar[dict[str, Any]] = {
+    flavor_settings: ClassVar[dict[str, Any]] = {
         "innodb_log_file_size": "16M",
         "aria_pagecache_buffer_size": "2M",
         "gtid_domain_id": 0,

@@ -28,7 +28,7 @@ from tidelog.demo.servers.embedded import server_cache
 from tidelog.errors import MissingProgramError, TidelogError, UsageError
 from tidelog.system.maven import Jar, fetch
 
-Flavour = Literal["mysql", "mariadb"]
+Flavor = Literal["mysql", "mariadb"]
 
 _MYSQL_JARS = {
     "8.0": Jar(
@@ -76,7 +76,7 @@ _SYSTEM_SERVERS = ("/usr/sbin/mariadbd", "/usr/bin/mariadbd", "/usr/local/bin/ma
 class Installation:
     """One unpacked or installed server."""
 
-    flavour: Flavour
+    flavor: Flavor
     version: str  # in the server's form, e.g. "8.0.12" or "10.11.19"
     base: Path  # the server's --basedir
     server: Path
@@ -186,14 +186,14 @@ def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
 
 
 def binlog_program(installation: Installation) -> Path:
-    """Return a ``mysqlbinlog`` that reads from servers of ``installation``'s flavour.
+    """Return a ``mysqlbinlog`` that reads from servers of ``installation``'s flavor.
 
     MariaDB's, which Debian has, refuses MySQL 8: it queries the server's version and accepts only
     first digits that it knows. Its ``--raw`` copies bytes, whatever the version. So for MySQL it is
     patched with another query of the same length.
     """
     program = installation.program("mariadb-binlog", "mysqlbinlog")
-    if installation.flavour == "mariadb" or b"mariadb" not in program.read_bytes().lower():
+    if installation.flavor == "mariadb" or b"mariadb" not in program.read_bytes().lower():
         return program
     patched = installation.cache / "mysqlbinlog"
     if not patched.exists():
@@ -209,7 +209,7 @@ def binlog_program(installation: Installation) -> Path:
 def _with_version(installation: Installation) -> Installation:
     version_text = _version(installation.server, installation.environment())
     return Installation(
-        installation.flavour,
+        installation.flavor,
         version_text,
         installation.base,
         installation.server,
@@ -344,7 +344,7 @@ def version_of(installation: Installation) -> tuple[int, ...]:
 def settings_of(installation: Installation, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``settings`` under this server's names, and the locations of its files."""
     renamed = dict(settings)
-    if installation.flavour == "mysql":
+    if installation.flavor == "mysql":
         for name, (since, later) in _RENAMED.items():
             if name in renamed and version_of(installation) >= since:
                 renamed[later] = renamed.pop(name)
@@ -365,7 +365,7 @@ def end_replica_statements(installation: Installation) -> tuple[str, str]:
     """Return the statements that end replication."""
     word = (
         "REPLICA"
-        if version_of(installation) >= (8, 0, 22) and installation.flavour == "mysql"
+        if version_of(installation) >= (8, 0, 22) and installation.flavor == "mysql"
         else "SLAVE"
     )
     return f"STOP {word}", f"RESET {word} ALL"

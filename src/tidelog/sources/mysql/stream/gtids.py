@@ -316,12 +316,12 @@ Gtids = GtidSet | MariaDbGtids
 
 
 def parse(flavor: Flavor, text: str) -> Gtids:
-    """Parse GTIDs of a flavour. Raises ValueError."""
+    """Parse GTIDs of a flavor. Raises ValueError."""
     return MariaDbGtids.parse(text) if flavor is Flavor.MARIADB else GtidSet.parse(text)
 
 
 def union_of(known: Gtids, more: Gtids) -> Gtids:
-    """The union of both sets, which are of one flavour."""
+    """The union of both sets, which are of one flavor."""
     if isinstance(known, MariaDbGtids):
         assert isinstance(more, MariaDbGtids)
         return known.union(more)
@@ -330,7 +330,7 @@ def union_of(known: Gtids, more: Gtids) -> Gtids:
 
 
 def difference(held: Gtids, other: Gtids) -> Gtids:
-    """The first set minus the second; they are of one flavour."""
+    """The first set minus the second; they are of one flavor."""
     if isinstance(held, MariaDbGtids):
         assert isinstance(other, MariaDbGtids)
         return held.minus(other)

@@ -119,7 +119,7 @@ class MySqlLogReader:
         url: the server; the user needs REPLICATION SLAVE, REPLICATION CLIENT, and SELECT on the
             captured tables.
         registry: numbers the schemas that the log shows.
-        kind: the flavour that the server must have; None: any.
+        kind: the flavor that the server must have; None: any.
         tables: patterns of the tables to capture.
         watermark_schema: database of the watermark table; never captured.
         signal_table: ``database.name`` of the table whose inserted rows are commands.

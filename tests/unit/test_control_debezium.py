@@ -51,7 +51,7 @@ def execute(data: Any, signal_id: str = "ad-hoc-1") -> ExecuteSnapshot:
 
 def chosen(command: ExecuteSnapshot | StopSnapshot, database: str | None = "shop") -> set[str]:
     choice = TableSelection(command.matching, database)
-    return {str(t) for t in TABLES if any(choice.matches(p, t) for p in command.tables)}
+    return {str(t) for t in TABLES if any(choice.is_match(p, t) for p in command.tables)}
 
 
 def conditions(command: ExecuteSnapshot) -> dict[str, str]:
@@ -159,7 +159,7 @@ def test_no_expression_takes_long(expression: str) -> None:
     data = {"data-collections": [expression]}
     command = execute(data)
     table = TableName("n" * 63, "t" * 63)
-    assert not any(choice.matches(pattern, table) for pattern in command.tables)
+    assert not any(choice.is_match(pattern, table) for pattern in command.tables)
     assert execute({**data, "type": "blocking"}).mode == "blocking"
 
 

@@ -60,7 +60,7 @@ class TableSelection:
     matching: Matching = "glob"
     database: str | None = None
 
-    def matches(self, pattern: str, table: TableName) -> bool:
+    def is_match(self, pattern: str, table: TableName) -> bool:
         """Does the pattern match the table?"""
         if self.matching == "glob":
             return matches([pattern], table)
@@ -79,13 +79,13 @@ class TableSelection:
         if self.matching == "glob":
             naming = [p for p in all_but(patterns) if not self.excludes(p)]
             known = [table for table in known if not excludes(patterns, table)]
-        named = (table for p in naming for table in known if self.matches(p, table))
+        named = (table for p in naming for table in known if self.is_match(p, table))
         return list(dict.fromkeys(named))
 
     def first_match(self, conditions: Mapping[str, str], table: TableName) -> str | None:
         """The value of the first pattern that matches the table."""
         for pattern, condition in conditions.items():
-            if self.matches(pattern, table):
+            if self.is_match(pattern, table):
                 return condition
         return None
 
@@ -97,7 +97,7 @@ class TableSelection:
             return table_patterns.patterns_without_table(patterns, tables)
         known = list(tables)
         distinct = dict.fromkeys(patterns)
-        return [p for p in distinct if not any(self.matches(p, table) for table in known)]
+        return [p for p in distinct if not any(self.is_match(p, table) for table in known)]
 
     def excludes(self, pattern: str) -> bool:
         """Does the pattern exclude tables, rather than name them?"""

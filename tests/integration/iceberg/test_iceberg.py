@@ -325,6 +325,45 @@ def test_small_files_are_compacted_and_old_snapshots_removed(
     assert count("history") == commits
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_old_snapshots_are_thinned_but_for_named_ones_and_those_of_others(
+    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr("tidelog.outputs.lake.iceberg.state.LEAST_THINNED", 2)
+    session, table = lake.session(), orders(built)
+
+    def snapshots() -> list[int]:
+        rows = session.sql("SELECT snapshot_id FROM lake.public.orders.snapshots").collect()
+        return [row["snapshot_id"] for row in rows]
+
+    def change(key: str) -> int:
+        built.update(table, key, "changed", "2.00")
+        built.flush()
+        before = snapshots()
+        run(lake)
+        return next(each for each in snapshots() if each not in before)
+
+    run(lake, format_version=version)
+    (first,) = snapshots()
+    spark = session._jvm.org.apache.iceberg.spark.Spark3Util
+    loaded = spark.loadIcebergTable(session._jsparkSession, "lake.public.orders")
+    loaded.manageSnapshots().createTag("first", first).commit()
+    change("1"), change("2")
+    session.sql("DELETE FROM lake.public.orders WHERE id = 0")
+    theirs = snapshots()[-1]
+    assert len(snapshots()) == 4
+    monkeypatch.setattr("tidelog.outputs.lake.iceberg.output.THIN_AFTER_S", -60.0)
+    newest = change("3")
+    left = snapshots()
+    assert {first, theirs, newest} <= {*left}
+    assert len(left) <= 4, "three, and the newest of an hour that ended amid this test"
+    assert names(lake) == {1: "changed", 2: "changed", 3: "changed"}
+    tagged = session.sql("SELECT * FROM lake.public.orders VERSION AS OF 'first'").collect()
+    assert {row["id"]: row["name"] for row in tagged} == dict(enumerate(NAMES))
+    change("1")
+    assert names(lake) == {1: "changed", 2: "changed", 3: "changed"}
+
+
 def test_a_table_that_is_not_ours_is_refused(lake: IcebergLake, built: BuiltLog) -> None:
     orders(built)
     session = lake.session()

@@ -70,7 +70,8 @@ class IcebergSection(StorageOptionsSection, LakeSection):
     vacuum_after: Duration | None = Field(
         default=None,
         description="Once an hour, snapshots of written tables are removed that are older, and the "
-        "files that no other snapshot has. At least an hour. Unset: never.",
+        "files that no other snapshot has. At least an hour. Unset: of Tidelog's snapshots that "
+        "are older than an hour, the newest of each hour stays.",
         examples=["7d"],
     )
     mode: Literal["merge-on-read", "copy-on-write"] = Field(

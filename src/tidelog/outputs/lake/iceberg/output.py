@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXPIRE_EVERY_S: Final = 3600.0
+THIN_AFTER_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,12 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         return found
 
     def _clean_up(self, written: Sequence[IcebergTable]) -> None:
-        """Remove old snapshots of tables that were written, each once an hour."""
+        """Remove old snapshots of tables that were written, each once an hour: those that are older
+        than the option ``vacuum_after`` says; without it thin them, because a commit writes the
+        list of all.
+        """
         after_s, now = self._options.vacuum_after_s, time.monotonic()
-        if after_s is None or (self._expiring is not None and not self._expiring.done()):
+        if self._expiring is not None and not self._expiring.done():
             return
         names = {copy.location: table for table, copy in self._tables.items()}
         due = [
@@ -171,14 +175,16 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         ]
         self._expired |= {names[copy.location]: now for copy in due}
         if due:
-            self._expiring = self._thread.submit(_expire, due, int((time.time() - after_s) * 1000))
+            age_s = THIN_AFTER_S if after_s is None else after_s
+            before_ms, thin = int((time.time() - age_s) * 1000), after_s is None
+            self._expiring = self._thread.submit(_remove_snapshots, due, before_ms, thin)
 
 
-def _expire(tables: Sequence[IcebergTable], before_ms: int) -> None:
+def _remove_snapshots(tables: Sequence[IcebergTable], before_ms: int, thin: bool) -> None:
     """Not needed for a table to be right: a failure stops nothing, and is tried again."""
     for copy in tables:
         try:
-            copy.expire(before_ms)
+            copy.remove_snapshots(before_ms, thin=thin)
         except Exception as error:  # noqa: BLE001 - whatever the library raises
             reason = error if isinstance(error, TidelogError) else reason_of(error)
             logger.warning("%s: old snapshots were not removed: %s", copy.location, reason)

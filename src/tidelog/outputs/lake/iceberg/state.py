@@ -471,6 +471,44 @@ class IcebergState:
             expiry = self._table.expireSnapshots().expireOlderThan(before_ms)
             expiry.expireSnapshotId(old[0].snapshotId()).commit()
 
+    @_named
+    def thin(self, before_ms: int) -> None:
+        """Remove `snapshots_to_thin`, if they are many, and the files that no other needs."""
+        parser = self._library.jvm.org.apache.iceberg.TableMetadataParser
+        metadata = json.loads(parser.toJson(self._operations.refresh()))
+        found = snapshots_to_thin(metadata, before_ms)
+        if len(found) < LEAST_THINNED:
+            return
+        self._table.refresh()
+        expiry = self._table.expireSnapshots().expireOlderThan(0)  # no other by its age
+        for snapshot in found:
+            expiry.expireSnapshotId(snapshot)
+        expiry.commit()
+
+
+LEAST_THINNED: Final = 100
+_HOUR_MS = 3_600_000
+
+
+def snapshots_to_thin(metadata: Mapping[str, Any], before_ms: int) -> list[int]:
+    """Return the ids of snapshots that Tidelog made before ``before_ms``, but for the newest of
+    each hour. Those of other writers, of branches and of tags stay.
+
+    Args:
+        metadata: of the table, as the specification has it as JSON.
+        before_ms: since 1970, UTC.
+    """
+    stays = {each["snapshot-id"] for each in metadata.get("refs", {}).values()}
+    ours = [
+        each
+        for each in metadata.get("snapshots", ())
+        if each["timestamp-ms"] < before_ms
+        and any(name.startswith("tidelog/") for name in each.get("summary", {}))
+    ]
+    ours.sort(key=lambda each: (each["timestamp-ms"], each.get("sequence-number", 0)))
+    stays.update({each["timestamp-ms"] // _HOUR_MS: each["snapshot-id"] for each in ours}.values())
+    return [each["snapshot-id"] for each in ours if each["snapshot-id"] not in stays]
+
 
 def with_spec(file: DataFile, spec: int) -> DataFile:
     """Return a file that was written now, with the id of the table's partition spec."""

@@ -616,12 +616,17 @@ class IcebergTable(SettledTable):
                 return RestoredCopy(None, f"it was rolled back to snapshot {head}")
         return None
 
-    def expire(self, before_ms: int) -> None:
-        """See `IcebergState.expire`. Raises OutputBusyError if others commit all the time."""
+    def remove_snapshots(self, before_ms: int, *, thin: bool) -> None:
+        """See `IcebergState.expire` and, with ``thin``, `IcebergState.thin`. Raises OutputBusyError
+        if others commit all the time.
+        """
         found = self._catalog.load(self._parts)
         if found is None:
             raise OutputBusyError(f"{self.location} was removed")
-        found.expire(before_ms)
+        if thin:
+            found.thin(before_ms)
+        else:
+            found.expire(before_ms)
 
 
 def committed_property(application: str) -> str:

@@ -353,6 +353,10 @@ def test_old_snapshots_are_thinned_but_for_named_ones_and_those_of_others(
     theirs = snapshots()[-1]
     assert len(snapshots()) == 4
     monkeypatch.setattr("tidelog.outputs.lake.iceberg.output.THIN_AFTER_S", -60.0)
+    session.sql("ALTER TABLE lake.public.orders SET TBLPROPERTIES ('gc.enabled' = 'false')")
+    change("2")
+    assert len(snapshots()) == 5
+    session.sql("ALTER TABLE lake.public.orders SET TBLPROPERTIES ('gc.enabled' = 'true')")
     newest = change("3")
     left = snapshots()
     assert {first, theirs, newest} <= {*left}

@@ -473,7 +473,11 @@ class IcebergState:
 
     @_named
     def thin(self, before_ms: int) -> None:
-        """Remove `snapshots_to_thin`, if they are many, and the files that no other needs."""
+        """Remove `snapshots_to_thin`, if they are many, and the files that no other needs; nothing
+        of a table that shares its files (``gc.enabled``).
+        """
+        if self.property("gc.enabled") == "false":
+            return
         parser = self._library.jvm.org.apache.iceberg.TableMetadataParser
         metadata = json.loads(parser.toJson(self._operations.refresh()))
         found = snapshots_to_thin(metadata, before_ms)

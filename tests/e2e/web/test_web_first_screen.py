@@ -23,7 +23,7 @@ from tests.support.pseudo_terminal import PseudoTerminal
 from tidelog import app
 from tidelog.app.base import last_results
 from tidelog.app.overview.build import overview
-from tidelog.capture import log_guard
+from tidelog.capture import source_monitor
 from tidelog.cli.status_lines import lines
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
 from tidelog.demo.servers.postgres import PostgresServer
@@ -51,7 +51,7 @@ VERDICT = "Verify found that public.t01 in copy and 1 more copy differed from th
 
 @pytest.fixture
 def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr(log_guard, "RATE_FROM_S", 6.0)
+    monkeypatch.setattr(source_monitor, "RATE_FROM_S", 6.0)
     # So much that the slot dies in hours: else that would be the verdict.
     with PostgresServer(settings={"max_slot_wal_keep_size": "50GB"}) as server:
         database, ended = server.create_database("shop"), threading.Event()

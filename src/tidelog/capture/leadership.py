@@ -21,12 +21,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from tidelog.errors import (
-    AppendRaceLostError,
-    LeaseLostError,
-    Policy,
-    TidelogError,
-)
+from tidelog.errors import AppendRaceLostError, LeaseLostError, Policy, TidelogError
 from tidelog.ports import Election, Lease
 from tidelog.system.processes import boot_clock, suspended_s
 

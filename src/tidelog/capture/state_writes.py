@@ -12,10 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from tidelog.errors import (
-    StateConflictError,
-    StateError,
-)
+from tidelog.errors import StateConflictError, StateError
 from tidelog.ports import Document, StateStore
 
 logger = logging.getLogger(__name__)

@@ -20,14 +20,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import re2
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tidelog.control.conditions import check_condition
 from tidelog.errors import UsageError

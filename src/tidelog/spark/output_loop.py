@@ -12,13 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tidelog.errors import (
-    AccessRefusedError,
-    OutputBusyError,
-    Policy,
-    TidelogError,
-    UsageError,
-)
+from tidelog.errors import AccessRefusedError, OutputBusyError, Policy, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import (
     BoundedOutput,

@@ -24,11 +24,7 @@ from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.connect import RETRIES, RemoteSession, is_remote
 from tidelog.spark.sessions.errors import start_failed_error
 from tidelog.spark.sessions.installation import check_spark_runs, use_java, write_script
-from tidelog.spark.sessions.jars import (
-    S3_LOG_STORE,
-    delta_jars,
-    iceberg_jars,
-)
+from tidelog.spark.sessions.jars import S3_LOG_STORE, delta_jars, iceberg_jars
 from tidelog.spark.sessions.versions import is_local, master_of
 from tidelog.system import version
 from tidelog.system.private_files import temporary_directory

@@ -22,10 +22,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Election, Lease, StateStore
 from tidelog.state.lease_polling import POLL_SHARE
-from tidelog.state.opening import (
-    open_election,
-    pays_per_request,
-)
+from tidelog.state.opening import open_election, pays_per_request
 
 LEASE_NAME = "capture"
 HANDOVER_KEY = "handover"

@@ -18,12 +18,7 @@ from tidelog.eventlog.log_files import STORE_KEY
 from tidelog.kinds.sections import StateUrl
 from tidelog.ports import StateStore
 from tidelog.results import StateCopy
-from tidelog.state.opening import (
-    checked_url,
-    open_election,
-    open_state,
-    state_exists,
-)
+from tidelog.state.opening import checked_url, open_election, open_state, state_exists
 
 COPYING: Final = "copying"
 """Key of a document that marks a store during a copy into it; it is deleted last."""

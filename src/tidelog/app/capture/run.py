@@ -44,11 +44,7 @@ from tidelog.capture.log_guard import GIVEN_UP_KEY, LogGuard, WhenLogInDanger
 from tidelog.capture.notifications import Notify
 from tidelog.capture.pauses import LOG_KEY, ReadingPause
 from tidelog.capture.session.loop import CaptureLoop, CaptureOptions
-from tidelog.capture.session.session import (
-    CaptureSession,
-    SessionMaintenance,
-    SourceConnections,
-)
+from tidelog.capture.session.session import CaptureSession, SessionMaintenance, SourceConnections
 from tidelog.capture.session.start import (
     CONSENT_KEY,
     GAP_KEY,

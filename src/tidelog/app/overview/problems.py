@@ -17,14 +17,7 @@ from tidelog.model.patterns import dump_command
 from tidelog.model.schema import TableName
 from tidelog.model.units import brief_span, counted, format_bytes
 from tidelog.ports import StateStore
-from tidelog.results import (
-    OutputHealth,
-    Problem,
-    RunningDump,
-    Severity,
-    SourceHealth,
-    VerifyResult,
-)
+from tidelog.results import OutputHealth, Problem, RunningDump, Severity, SourceHealth, VerifyResult
 
 # Dumps: what blocks them, or made them fail.
 

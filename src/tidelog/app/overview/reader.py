@@ -14,12 +14,7 @@ import numpy as np
 
 from tidelog.app.base import last_results
 from tidelog.app.base.elections import LEASE_NAME, pipeline_lease_name
-from tidelog.app.base.instances import (
-    PIPELINE_PREFIX,
-    pipeline_prefix,
-    processes_with,
-    standbys,
-)
+from tidelog.app.base.instances import PIPELINE_PREFIX, pipeline_prefix, processes_with, standbys
 from tidelog.app.base.last_results import CAPTURE, PIPELINE, last_end
 from tidelog.app.base.last_results import VERIFY_KEY as VERIFIED_KEY
 from tidelog.app.base.log_location import event_log_path

@@ -9,11 +9,7 @@ from contextlib import ExitStack, closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tidelog.app.base.elections import (
-    PipelineElection,
-    acquire_lease,
-    leader_of,
-)
+from tidelog.app.base.elections import PipelineElection, acquire_lease, leader_of
 from tidelog.app.base.instances import InstanceRegistration, pipeline_prefix, this_holder
 from tidelog.app.base.last_results import PIPELINE, storing_end
 from tidelog.app.base.log_location import (

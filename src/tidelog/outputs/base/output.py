@@ -38,12 +38,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution, tasks
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.progress import DROPPED, RESTORED, OutputProgress, check_generation
-from tidelog.outputs.base.scheduling import (
-    SHARED_BYTES,
-    BatchPlan,
-    JobScheduler,
-    TablePart,
-)
+from tidelog.outputs.base.scheduling import SHARED_BYTES, BatchPlan, JobScheduler, TablePart
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.targets import (
     CurrentTables,
@@ -53,14 +48,7 @@ from tidelog.outputs.base.targets import (
     undecodable_rows_error,
 )
 from tidelog.outputs.base.tasks import BatchWork
-from tidelog.ports import (
-    OutputBatch,
-    StateStore,
-    TargetTable,
-    TaskWriter,
-    WriteLease,
-    WriteTask,
-)
+from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter, WriteLease, WriteTask
 from tidelog.spark.datasource.partitions import (
     check_start,
     partition_refs,

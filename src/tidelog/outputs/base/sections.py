@@ -42,13 +42,7 @@ from tidelog.model.option_values import (
 )
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.hadoop_settings import store_options
-from tidelog.ports import (
-    LogExtent,
-    Output,
-    OutputContext,
-    OutputLocation,
-    TargetTable,
-)
+from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
 from tidelog.system.extras import check_installed, missing_extra
 
 _UNSET: Any = ""  # becomes an empty secret by validation

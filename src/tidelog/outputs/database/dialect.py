@@ -142,6 +142,11 @@ def with_plain_names(sql: str) -> str:
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
+def without_nullability(sql_type: str) -> str:
+    """Return the type of a column's definition without NULL and NOT NULL."""
+    return sql_type.removesuffix(" NOT NULL").removesuffix(" NULL")
+
+
 def with_digits(field: pa.Field, source: Column | None) -> pa.Field:
     """Return the field as a decimal with the digits of the source's type, if rows have it as text
     because Arrow's decimals are too short. Any other field is returned unchanged.

@@ -30,6 +30,7 @@ from tidelog.outputs.database.dialect import (
     RowsRefusedError,
     TableLayout,
     with_plain_names,
+    without_nullability,
 )
 
 _SETTINGS: Mapping[str, str] = {
@@ -397,15 +398,13 @@ class Postgres:
         return f"RENAME COLUMN {self.quoted(column.name)} TO {self.quoted(name)}"
 
     def widen(self, column: str, sql_type: str) -> str:
-        return (
-            f"ALTER COLUMN {column} TYPE {sql_type.removesuffix(' NOT NULL').removesuffix(' NULL')}"
-        )
+        return f"ALTER COLUMN {column} TYPE {without_nullability(sql_type)}"
 
     def convert(self, column: str, base: str, sql_type: str) -> str:
         """Return the ALTER TABLE action. PostgreSQL by itself only makes conversions that need no
         explicit cast.
         """
-        plain = sql_type.removesuffix(" NOT NULL").removesuffix(" NULL")
+        plain = without_nullability(sql_type)
         to_number = plain.startswith(_NUMBERS)
         if plain == "bytea":
             value = column if base == "bytea" else f"convert_to({column}::text, 'UTF8')"

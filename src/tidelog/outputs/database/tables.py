@@ -23,6 +23,7 @@ from tidelog.outputs.database.dialect import (
     FoundTargetTable,
     TableLayout,
     with_digits,
+    without_nullability,
 )
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import Step, steps_of
@@ -288,7 +289,7 @@ class Tables:
         source = self._source(table, field)
         if source is None or not pa.types.is_string(field.type):
             return
-        now = _plain_type(self._type(session, table, field))
+        now = without_nullability(self._type(session, table, field))
         before = {
             self._dialect.type_of(session, field, each, table.origin.kind, key=())
             for each in former
@@ -488,10 +489,6 @@ class Tables:
 
     def _refused(self, place: TableName, why: str) -> TableLeftOutError:
         return TableLeftOutError(f"output {self._output}: the table {place} {why}.")
-
-
-def _plain_type(sql_type: str) -> str:
-    return sql_type.removesuffix(" NOT NULL").removesuffix(" NULL")
 
 
 def _has_one_spelling(source_type: str) -> bool:

@@ -20,12 +20,7 @@ from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.base.targets import check_directory
 from tidelog.outputs.files.commits import Commits
-from tidelog.outputs.files.writer import (
-    FileFormat,
-    FilesLayout,
-    FilesWriter,
-    visible_name,
-)
+from tidelog.outputs.files.writer import FileFormat, FilesLayout, FilesWriter, visible_name
 from tidelog.ports import StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import Field
 
 from tidelog.errors import OutputError
-from tidelog.kinds.sections import (
-    Duration,
-    Location,
-    Section,
-    TablePattern,
-)
+from tidelog.kinds.sections import Duration, Location, Section, TablePattern
 from tidelog.outputs.base.sections import (
     BuiltinKind,
     FileStoreSection,

@@ -25,12 +25,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores import open_file_store
-from tidelog.outputs.lake.contents import (
-    ColumnPlan,
-    column_edits,
-    fields_of,
-    source_columns_of,
-)
+from tidelog.outputs.lake.contents import ColumnPlan, column_edits, fields_of, source_columns_of
 from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.layout import (
     delta_layout,

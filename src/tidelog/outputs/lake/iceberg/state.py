@@ -479,11 +479,11 @@ class IcebergState:
         if self.property("gc.enabled") == "false":
             return
         parser = self._library.jvm.org.apache.iceberg.TableMetadataParser
-        metadata = json.loads(parser.toJson(self._operations.refresh()))
+        self._table.refresh()
+        metadata = json.loads(parser.toJson(self._operations.current()))
         found = snapshots_to_thin(metadata, before_ms)
         if len(found) < LEAST_THINNED:
             return
-        self._table.refresh()
         expiry = self._table.expireSnapshots().expireOlderThan(0)  # no other by its age
         for snapshot in found:
             expiry.expireSnapshotId(snapshot)

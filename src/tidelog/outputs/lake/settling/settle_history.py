@@ -45,12 +45,7 @@ from tidelog.outputs.lake.settling.history import (
     StateRows,
     states_of,
 )
-from tidelog.outputs.lake.settling.rows import (
-    RowBuffer,
-    RowPositions,
-    VersionBounds,
-    is_closed,
-)
+from tidelog.outputs.lake.settling.rows import RowBuffer, RowPositions, VersionBounds, is_closed
 from tidelog.outputs.lake.settling.settle import ChangeFeedWriter, SettledChanges, bitmap_of
 from tidelog.spark.formats.shapes import EVENT_SOURCE
 

@@ -32,19 +32,9 @@ from tidelog.codecs.mysql.binlog.items import (
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url
-from tidelog.errors import (
-    ConfigError,
-    ConnectionLostError,
-)
+from tidelog.errors import ConfigError, ConnectionLostError
 from tidelog.model.records import LogBatch, Resume
-from tidelog.ports import (
-    IdleAt,
-    LastTransaction,
-    LogEvent,
-    SchemaRegistry,
-    SourceId,
-    StateStore,
-)
+from tidelog.ports import IdleAt, LastTransaction, LogEvent, SchemaRegistry, SourceId, StateStore
 from tidelog.sources.mysql.catalogue.cascades import CascadeWatch
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect

@@ -31,12 +31,7 @@ from tidelog.sources.postgres.catalogue.storage import (
     storage_of,
 )
 from tidelog.sources.postgres.chunks.reader import chunk_errors
-from tidelog.sources.postgres.connect import (
-    CATALOGUE_SETTINGS,
-    Connection,
-    connect,
-    lsn_value,
-)
+from tidelog.sources.postgres.connect import CATALOGUE_SETTINGS, Connection, connect, lsn_value
 from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.ranges import only_condition_errors
 

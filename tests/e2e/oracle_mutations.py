@@ -281,7 +281,7 @@ def bound_read_late(patch: Patch) -> None:
 def emitted_at_prepare(patch: Patch) -> None:
     """Rows of an XA transaction come with its first phase."""
     from tidelog.codecs.mysql.binlog.items import XaState
-    from tidelog.sources.mysql.stream.log_parts import XaRows
+    from tidelog.sources.mysql.stream.prepared_transactions import XaRows
 
     decided = XaRows.take
 
@@ -297,13 +297,15 @@ def emitted_at_prepare(patch: Patch) -> None:
 def prepared_before_start_lost(patch: Patch) -> None:
     """After a restart nothing is held back for a prepared transaction, nor looked for."""
     from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
-    from tidelog.sources.mysql.stream.log_parts import XaRows
+    from tidelog.sources.mysql.stream.prepared_transactions import XaRows
 
     take, committed = XaRows.take, XaRows._committed
 
     def seen_at(self: Any, scanner: Any, seen: Any, idle_at: int) -> Any:
         with pytest.MonkeyPatch.context() as within:
-            within.setattr("tidelog.sources.mysql.stream.log_parts.find_prepared", lambda *_: None)
+            within.setattr(
+                "tidelog.sources.mysql.stream.prepared_transactions.find_prepared", lambda *_: None
+            )
             yield from take(self, scanner, seen, idle_at)
 
     def known_only(self: Any, *arguments: Any, known: bool) -> Any:

@@ -110,6 +110,8 @@ def output(
     found = delivered.output(catalog)
     found.prepare(delivered.built.log.generation)
     delivered.write(found)
+    assert found._expiring is not None
+    found._expiring.result()  # once an hour it loads the table in a thread
     yield found
     found.close()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
-from tidelog.sources.mysql.stream import log_parts, replication
+from tidelog.sources.mysql.stream import prepared_transactions, replication
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +48,7 @@ def test_of_a_file_beyond_4_gib_only_the_prepared_group_is_read_again(
     monkeypatch.setattr(replication, "MAX_OFFSET", 4)
     defaults = replication.BinlogStream.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "buffer_events", events)
-    monkeypatch.setattr(log_parts, "MAX_GROUP_BYTES", 0)
+    monkeypatch.setattr(prepared_transactions, "MAX_GROUP_BYTES", 0)
     run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     for number in (2, 3):
         run(sql, f"XA START 'g{number}'", f"INSERT INTO t VALUES ({number})")

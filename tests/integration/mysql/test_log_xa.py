@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pymysql
 import pytest
+from pymysql.constants import ER
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
-from tidelog.sources.mysql.stream import log_parts
+from tidelog.model.records import RecordKind
+from tidelog.sources.mysql.stream import prepared_transactions
 
 pytestmark = pytest.mark.integration
 
@@ -163,6 +167,106 @@ def test_one_phase_commit(capture: LogCapture, sql: Sql, other: Sql) -> None:
     assert keys(capture) == [1, 2, 3]
 
 
+def changes_while_prepared(sql: Sql, *statements: str) -> bool:
+    """Whether the server lets them: MySQL 8.0.12 does once the connection is gone; others hold the
+    table's lock until the transaction ends.
+    """
+    run(sql, "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1")
+    try:
+        run(sql, *statements)
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != ER.LOCK_WAIT_TIMEOUT:
+            raise
+        return False
+    return True
+
+
+def replayed(capture: LogCapture) -> set[int]:
+    found: set[int] = set()
+    for row in capture.rows:
+        if row.kind == chr(RecordKind.TRUNCATE):
+            found.clear()
+        elif row.new:
+            found.add(row.new["a"])
+    return found
+
+
+def stored(sql: Sql) -> set[int]:
+    with sql.cursor() as cursor:
+        cursor.execute("SELECT a FROM t")
+        return {a for (a,) in cursor.fetchall()}
+
+
+@pytest.fixture
+def detached(mysql_family: MySqlFamilyServer, sql: Sql, other: Sql) -> Callable[[str], None]:
+    """Prepares a transaction that inserts 2 and 3, and ends its connection."""
+
+    def prepared(xid: str) -> None:
+        prepare(other, xid, "INSERT INTO t VALUES (2)", "INSERT INTO t VALUES (3)")
+        thread = other.thread_id()
+        other.close()
+        while any(row[0] == thread for row in mysql_family.execute("SHOW PROCESSLIST")):
+            time.sleep(0.05)
+
+    return prepared
+
+
+def test_rows_that_a_truncate_removed_before_their_commit_do_not_come_back(
+    make_capture: Make,
+    sql: Sql,
+    mysql_family: MySqlFamilyServer,
+    detached: Callable[[str], None],
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "CREATE TABLE u (a INT PRIMARY KEY)")
+    first = make_capture()
+    begin = first.start()
+    run(sql, "INSERT INTO t VALUES (1)")
+    detached("x8")
+    changed = changes_while_prepared(sql, "TRUNCATE t", "INSERT INTO t VALUES (4)")
+    first.until(lambda: len(first.rows) == (3 if changed else 1))
+    first.reader.close()
+    mysql_family.execute("XA COMMIT 'x8'")
+    run(sql, "INSERT INTO t VALUES (5)")
+    again = make_capture(schemas=first.schemas)
+    again.start(begin)
+    again.catch_up()
+    assert replayed(again) == stored(sql)
+    assert not again.unlogged
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param(["TRUNCATE t"], id="truncate"),
+        pytest.param(["DROP TABLE t", "CREATE TABLE t (a INT PRIMARY KEY)"], id="drop"),
+    ],
+)
+def test_a_table_that_changed_before_a_commit_of_its_rows_is_dumped_after_it(
+    make_capture: Make,
+    sql: Sql,
+    mysql_family: MySqlFamilyServer,
+    detached: Callable[[str], None],
+    statements: Sequence[str],
+) -> None:
+    """Where capture began between the two, and where a table was dropped."""
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)")
+    first = make_capture()
+    first.start()
+    detached("x9")
+    changed = changes_while_prepared(sql, *statements)
+    run(sql, "FLUSH BINARY LOGS")
+    late = make_capture(name="late")
+    late.start()
+    commit = first.end
+    mysql_family.execute("XA COMMIT 'x9'")
+    for capture in (late, first):
+        capture.catch_up()
+        capture.reader.close()
+        after = [each for each in capture.unlogged if (each.xid or 0) >= commit]
+        dumped = changed and (capture is late or statements != ["TRUNCATE t"])
+        assert [each.table.name for each in after] == ["t"] * dumped
+
+
 def connections(server: MySqlFamilyServer) -> int:
     return int(server.execute("SHOW GLOBAL STATUS LIKE 'Connections'")[0][1])
 
@@ -181,7 +285,7 @@ def test_a_small_group_is_not_read_again(
     assert capture.places == sorted(set(capture.places))
     # The two that count, and what may have been cut in two by how the bytes came.
     assert connections(mysql_family) - before <= 3
-    assert capture.reader._xa.prepared._kept == 0
+    assert capture.reader._prepared._kept == 0
 
 
 def test_kept_groups_outlive_a_change_of_checksums_and_files(
@@ -217,7 +321,7 @@ def test_groups_beyond_what_is_kept_are_read_again(
     prepare(sql, "l1", "INSERT INTO t VALUES (1, REPEAT('x', 1500000)), (2, '')")
     run(sql, "XA COMMIT 'l1'")
     capture.catch_up()
-    monkeypatch.setattr(log_parts, "MAX_KEPT_BYTES", 100)
+    monkeypatch.setattr(prepared_transactions, "MAX_KEPT_BYTES", 100)
     prepare(sql, "l2", "INSERT INTO t VALUES (3, REPEAT('y', 200))")
     run(sql, "XA COMMIT 'l2'")
     before = connections(mysql_family)

@@ -33,7 +33,8 @@ from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError, GapError
 from tidelog.model.records import LogBatch, Resume
-from tidelog.sources.mysql.stream.log_parts import LogPart, prepared_groups
+from tidelog.sources.mysql.stream.log_parts import LogPart
+from tidelog.sources.mysql.stream.prepared_transactions import prepared_groups
 
 TYPES = bytes([3, 15])  # int, varchar(20)
 METAS = struct.pack("<H", 80)

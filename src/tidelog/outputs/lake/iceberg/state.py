@@ -463,7 +463,6 @@ class IcebergState:
         """Remove snapshots that are older, since 1970, UTC, and the files that no other needs;
         those of branches and tags stay.
         """
-        self._table.refresh()
         old = self._table.expireSnapshots().expireOlderThan(before_ms).apply()
         if not old.isEmpty():
             # With the id of one of them the library looks which files are needed still. Without,
@@ -479,7 +478,6 @@ class IcebergState:
         if self.property("gc.enabled") == "false":
             return
         parser = self._library.jvm.org.apache.iceberg.TableMetadataParser
-        self._table.refresh()
         metadata = json.loads(parser.toJson(self._operations.current()))
         found = snapshots_to_thin(metadata, before_ms)
         if len(found) < LEAST_THINNED:

@@ -44,6 +44,7 @@ from tidelog.sources.mysql.preflight.account import Grants
 from tidelog.sources.mysql.stream.log_parts import queries, read_part
 from tidelog.sources.mysql.stream.log_tables import CapturedTables, LogTables
 from tidelog.sources.mysql.stream.positions import log_end, log_files
+from tidelog.sources.mysql.stream.prepared_transactions import PreparedGroups
 from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 from tidelog.sources.mysql.stream.temporary_tables import StatementPosition, TemporaryTables
 
@@ -395,6 +396,7 @@ class LogStatements:
         temporary: the temporary tables of each session.
         cascades: receives DDL, if foreign keys are watched.
         affected: finds tables that statements change besides those that they name.
+        prepared: receives the statements, for rows that are committed after them.
     """
 
     def __init__(
@@ -406,6 +408,7 @@ class LogStatements:
         temporary: TemporaryTables,
         cascades: CascadeWatch | None,
         affected: AffectedTables,
+        prepared: PreparedGroups,
     ) -> None:
         self._captured = captured
         self._tables = tables
@@ -414,6 +417,7 @@ class LogStatements:
         self._temporary = temporary
         self._cascades = cascades
         self._affected = affected
+        self._prepared = prepared
 
     def start(self) -> None:
         """Clear caches: the stream starts, possibly at another position."""
@@ -433,6 +437,7 @@ class LogStatements:
         self._affected.note(seen)
         schemas = self._tables.schemas
         schemas.note_statement(statement, seen.end)
+        self._prepared.note_statement(statement, seen.end)
         if not seen.durable:
             yield from self._unlogged_writes(seen, named, statement)
         if self._cascades is not None:

@@ -49,10 +49,10 @@ from tidelog.sources.mysql.stream.failover import (
     log_recreated_error,
 )
 from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
-from tidelog.sources.mysql.stream.log_parts import XaRows
 from tidelog.sources.mysql.stream.log_schemas import DdlLookahead, LogSchemas
 from tidelog.sources.mysql.stream.log_tables import CapturedTables, LogTables, MySqlMetadataTables
 from tidelog.sources.mysql.stream.positions import RESET, LogFiles, log_end, log_files
+from tidelog.sources.mysql.stream.prepared_transactions import PreparedGroups, XaRows
 from tidelog.sources.mysql.stream.replication import (
     DEFAULT_BUFFER_BYTES,
     BinlogStream,
@@ -172,6 +172,7 @@ class MySqlLogReader:
         self._tables = LogTables(
             self._captured, self._metadata_tables, registry, self._history, self._cascades
         )
+        self._prepared = PreparedGroups()
         self._statements = LogStatements(
             self._captured,
             self._tables,
@@ -182,8 +183,11 @@ class MySqlLogReader:
             AffectedTables(
                 self._url, self._get_connection, self._captured, cascades=watch_cascades
             ),
+            self._prepared,
         )
-        self._xa = XaRows(self._url, self._get_connection, self._events)
+        self._xa = XaRows(
+            self._url, self._get_connection, self._events, self._captured, self._prepared
+        )
         self._idle_at = 0  # the furthest position that may be acknowledged
         self._reported_to = 0
         self._number = 0
@@ -273,7 +277,7 @@ class MySqlLogReader:
         received = stream.receive(timeout_s)
         if received is not None:
             self._note_files(received)
-            self._xa.prepared.receive(received)
+            self._prepared.receive(received)
             yield from self._events(scanner, scanner.feed(received.data, received.offsets))
             self._seen.reach(scanner.position)
             if not scanner.in_transaction and (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import time
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -36,6 +35,7 @@ from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import RecordKind, Resume, ranges_of
 from tidelog.ports import SourceId
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 _numbers = count(1)
 
@@ -490,7 +490,7 @@ def test_retention_removes_old_segments_and_readers_are_notified(writer, log, pl
 
 def test_retention_goes_by_age(writer, log, place):
     fill(writer)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = unix_ms()
     maintenance = EventLogMaintenance(place)
     assert maintenance.retain(3600, now_ms=now_ms) == 0
     assert maintenance.retain(3600, now_ms=now_ms + 3_700_000) == log.tail.first

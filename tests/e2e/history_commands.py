@@ -28,6 +28,7 @@ from tidelog.control.commands import (
 )
 from tidelog.errors import TidelogError
 from tidelog.state.opening import open_state
+from tidelog.system.processes import unix_ms
 
 MOST_PARALLEL = 16
 ACT_S = 3.0
@@ -214,7 +215,7 @@ class Commander:
 
     def _being_read(self) -> int:
         """Wait a while until no reader has a chunk any more; how many have one then."""
-        asked_ms = int(time.time() * 1000)
+        asked_ms = unix_ms()
         deadline = time.monotonic() + 1.5
         busy = MOST_PARALLEL
         while busy and time.monotonic() < deadline:

@@ -16,6 +16,7 @@ from tidelog.codecs.decode import decode
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
+from tidelog.system.processes import unix_ms
 
 SMALL, LARGE = 5_000, 800_000  # the large one is 190 MB of payload
 ROOM_MB = 125  # batches under way, and what allocators keep of them
@@ -82,7 +83,7 @@ def captured(server: MySqlFamilyServer, database: str, config: Path, sql: str) -
     """Peak resident memory in MB of a capture, started behind the one transaction ``sql``, and its
     rows, which are looked at one by one.
     """
-    end = -int(time.time() * 1000)
+    end = -unix_ms()
     server.execute(sql, database)
     server.execute(f"INSERT INTO t VALUES ({end}, '', '')", database)
     log = EventLog.open(config.parent / "log")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.state.sqlite import SqliteState
+from tidelog.system.processes import unix_ms
 
 COLUMNS = {"id": "int64"}
 
@@ -68,7 +68,7 @@ def remove_first_segment(built: BuiltLog) -> None:
     built.control({"type": "nothing"})
     until = built.log.chain().segments[1].first
     Consumers(built.log.storage).register("holds", until)
-    later_ms = int(time.time() * 1000) + 10_000_000
+    later_ms = unix_ms() + 10_000_000
     assert EventLogMaintenance(built.path).retain(1.0, now_ms=later_ms) == until
 
 

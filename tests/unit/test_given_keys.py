@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from tidelog.app.sources.keys import KEEP_MS, discard_unused, store_keys
 from tidelog.capture.dumps.refetch_queue import KeySets
 from tidelog.config import parse_config
 from tidelog.state.sqlite import SqliteState
+from tidelog.system.processes import unix_ms
 
 
 def test_keys_whose_command_has_yet_to_come_are_kept(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_keys_whose_command_has_yet_to_come_are_kept(tmp_path: Path) -> None:
     name, count = store_keys(config, [("1",), ("2",)])
     assert count == 2
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
-    now_ms = int(time.time() * 1000)
+    now_ms = unix_ms()
     discard_unused(state, (), now_ms)
     assert KeySets(state).names() == {name}
     discard_unused(state, (), now_ms + KEEP_MS + 60_000)

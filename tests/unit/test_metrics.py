@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -18,6 +17,7 @@ from tests.unit.test_overview import NOW_MS, REFUSED, dump, output, source, stat
 from tidelog.app.web.metrics import LEADING, METRICS, MetricValues
 from tidelog.app.web.metrics_routes import Health
 from tidelog.capture.dumps.throttle import Limit
+from tidelog.system.processes import unix_ms
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "how-to" / "tidelog-alerts.yaml"
@@ -88,7 +88,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Process:
 
 def test_values_are_those_of_the_status(process: Process) -> None:
     process.status = status(
-        holder="h:1", updated_ms=int(time.time() * 1000), refused=[REFUSED],
+        holder="h:1", updated_ms=unix_ms(), refused=[REFUSED],
         **source(lag_s=3.0, lost_in_s=100.0),
         **dump(table(rows_read=5)), dump_counters={"rows": 5, "voided": {"ddl": 2}},
     )  # fmt: skip

@@ -66,9 +66,9 @@ def test_a_statement_that_may_have_changed_all_tables_is_stored_at_once(tmp_path
 def test_status_shows_the_newest_causes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = SqliteState(tmp_path / "state.db")
     dumps = automatic_dumps(state)
-    monkeypatch.setattr("time.time", lambda: 1000.0)
+    monkeypatch.setattr("time.time_ns", lambda: 1000 * 10**9)
     dumps.on_unlogged([changed(number) for number in range(N)])
-    monkeypatch.setattr("time.time", lambda: 2000.0)
+    monkeypatch.setattr("time.time_ns", lambda: 2000 * 10**9)
     dumps.on_unlogged([changed(N)])
     shown = dumps.summary()["unlogged"]
     assert len(shown) == FAILED_SHOWN
@@ -81,7 +81,7 @@ def test_a_table_that_statements_change_rests_after_its_dump_also_after_a_restar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, rest_ms: int
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("time.time", lambda: now[0])
+    monkeypatch.setattr("time.time_ns", lambda: int(now[0] * 1e9))
     state, name = SqliteState(tmp_path / "state.db"), "shop.t1"
     initial = DumpState("start-1", 1, [TableProgress(name, started_ms=1, finished_ms=900_000)])
     dumps, requested = [initial], list[float]()

@@ -23,6 +23,7 @@ from typing import Any
 from tidelog.capture.notifications import Notification, NotificationType, Notify
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, StateStore, TableRenamed
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class CaptureScope:
         existing = {str(table) for table in self._catalogue.tables(["*"])} | set(self._excluded)
         were = {str(table) for table in self._catalogue.tables(before)} | set(known)
         once = {str(t) for patterns in ever for t in self._catalogue.tables(patterns)} | were
-        now_ms = int(time.time() * 1000)
+        now_ms = unix_ms()
         left = dict.fromkeys(sorted((were & existing) - names), now_ms)
         # Created or renamed while the previous choice left it out: its first changes are missing.
         missed = dict.fromkeys(sorted((names & once) - were), now_ms)
@@ -139,7 +140,7 @@ class CaptureScope:
         for name in names:
             data = {"table": name, "status": "SKIPPED", "reason": "it is no longer captured"}
             kind = NotificationType.SKIPPED
-            self._notify(Notification(name, TABLE_AGGREGATE, kind, int(time.time() * 1000), data))
+            self._notify(Notification(name, TABLE_AGGREGATE, kind, unix_ms(), data))
 
     def _left_out(self) -> dict[str, int]:
         left_out: dict[str, int] = self._read().get("left_out", {})
@@ -219,7 +220,7 @@ class RelationNames:
         if not new:
             return
         kept = [each for each in known if each["table"] not in new][-RENAMES_KEPT:]
-        now_ms = int(time.time() * 1000)
+        now_ms = unix_ms()
         outcome = (
             "captured as a table of its own, with copies of its own"
             if captured

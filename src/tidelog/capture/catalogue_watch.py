@@ -31,6 +31,7 @@ from tidelog.ports import (
     TableShape,
     UnsupportedReason,
 )
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class TransactionWait:
         """Have all transactions ended that ran when the table was first seen like this? Poll it."""
         wait = self._waits.get(table)
         if wait is None or wait.fingerprint != fingerprint:
-            now_ms = int(time.time() * 1000)
+            now_ms = unix_ms()
             self._waits[table] = _Wait(fingerprint, self._snapshot(), time.monotonic(), now_ms)
             return False
         if self._snapshot().follows(wait.snapshot):

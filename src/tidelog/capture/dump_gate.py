@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
+
+from tidelog.system.processes import unix_ms
 
 
 class DumpBlockCause(StrEnum):
@@ -41,7 +42,7 @@ class DumpGate:
         """Start no chunk of a dump; current reads end. A later call may change ``reason``."""
         with self._lock:
             before = self._blocks.get(why)
-            since_ms = int(time.time() * 1000) if before is None else before.since_ms
+            since_ms = unix_ms() if before is None else before.since_ms
             self._blocks[why] = DumpBlock(why, reason, since_ms)
 
     def release(self, why: DumpBlockCause) -> None:

@@ -13,6 +13,7 @@ from tidelog.capture.dump_gate import DumpBlockCause, DumpGate
 from tidelog.errors import GapError, LogInDangerError
 from tidelog.model.units import brief_span, format_bytes
 from tidelog.ports import StateStore
+from tidelog.system.processes import unix_ms
 
 SOON_S = 3600.0
 """Log that will be lost within this time is about to be lost."""
@@ -181,7 +182,7 @@ class LogGuard:
             self._over(before)
             return
         if before is None:
-            self._since_ms = int(time.time() * 1000)
+            self._since_ms = unix_ms()
             logger.warning("the source's log is in danger: %s", danger.sentence)
         if before is None or log.share <= self._share * LESS:
             self._less_at, self._share = self._now(), log.share
@@ -229,7 +230,7 @@ class LogGuard:
 
 def note_given_up(state: StateStore) -> None:
     """Note that the source is about to get the order to remove its log."""
-    state.put(GIVEN_UP_KEY, {"at_ms": int(time.time() * 1000)}, None)
+    state.put(GIVEN_UP_KEY, {"at_ms": unix_ms()}, None)
 
 
 def with_its_cause(gap: GapError, state: StateStore) -> GapError:

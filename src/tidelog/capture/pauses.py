@@ -15,6 +15,7 @@ from typing import Any, Final
 from tidelog.capture.dump_gate import DumpBlockCause, DumpGate
 from tidelog.errors import StateError, UsageError
 from tidelog.ports import StateStore
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def pause(state: StateStore, key: str, by: str) -> Pause:
     """Pause what ``key`` names; an existing pause keeps its requester."""
     current = pause_of(state, key)
     if current is None:
-        current = Pause(by, int(time.time() * 1000))
+        current = Pause(by, unix_ms())
         state.put(key, current.to_json(), None)
     return current
 

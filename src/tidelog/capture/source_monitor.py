@@ -14,6 +14,7 @@ from typing import Any
 
 from tidelog.errors import SourceError
 from tidelog.ports import Catalogue, Retention, SourceLoad
+from tidelog.system.processes import unix_ms
 
 
 @dataclass
@@ -28,7 +29,7 @@ class UnansweredRequests:
     def failed(self, error: object) -> None:
         self.error = str(error)
         if self.since_ms is None:
-            self.since_ms = time.time_ns() // 1_000_000
+            self.since_ms = unix_ms()
 
     def answered(self) -> None:
         self.since_ms = None
@@ -63,7 +64,7 @@ class SourceMonitor:
         try:
             load = catalogue.load(reached)
         except SourceError as error:
-            self.failed(str(error), time.time_ns() // 1_000_000)
+            self.failed(str(error), unix_ms())
             raise
         self.observe(time.monotonic(), reached, load)
         return load

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from tidelog.cli.live import ProgressView, live_area
 from tidelog.cli.status_lines import ScreenRow, of_dump
 from tidelog.errors import UsageError
 from tidelog.model.units import printable
+from tidelog.system.processes import unix_ms
 
 if TYPE_CHECKING:
     from tidelog.config import Config
@@ -415,7 +415,7 @@ class DumpBars:
         """Show a summary. ``dump``: as in the list of a status."""
         tables = [(each["table"], each["status"]) for each in dump.get("tables", ())]
         blocks = [each["why"] for each in dump.get("held", ())]
-        self._history.append({"updated_ms": int(time.time() * 1000), "dumps": [dict(dump)]})
+        self._history.append({"updated_ms": unix_ms(), "dumps": [dict(dump)]})
 
         def rows(width: int, height: int) -> Iterator[ScreenRow]:
             from tidelog.cli.screen import progress_rows
@@ -463,7 +463,7 @@ def _progress(dump: Mapping[str, Any]) -> RunningDump:
     from tidelog.app.overview.build import dump_progress
     from tidelog.app.overview.problems import as_blocked
 
-    return dump_progress(as_blocked(dump, dump.get("held") or ()), int(time.time() * 1000))
+    return dump_progress(as_blocked(dump, dump.get("held") or ()), unix_ms())
 
 
 def delivery_sentence(state: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from tidelog.cli.status_lines import ChangedFacts, closing, name_config
 from tidelog.errors import TidelogError
 from tidelog.model.units import brief_span
 from tidelog.system.download_progress import Download, report_downloads
+from tidelog.system.processes import unix_ms
 
 if TYPE_CHECKING:
     from tidelog.app import StatusFeed
@@ -86,7 +87,7 @@ def _print_picture(document: Document, file: str) -> None:
     from tidelog.cli.screen import screen
 
     console = terminal.console()
-    now_ms = document.get("updated_ms", int(time.time() * 1000))
+    now_ms = document.get("updated_ms", unix_ms())
     view = View(file, has_keys=False, windows=True)
     for line in screen([document], view, now_ms, console.width, _ONCE_LINES):
         console.print(line, soft_wrap=True)
@@ -241,7 +242,7 @@ class StatusView:
             return ""
         from tidelog.app.overview.build import overview
 
-        return closing(overview(documents[-1], int(time.time() * 1000)))
+        return closing(overview(documents[-1], unix_ms()))
 
     def _read_status(self, opened: ExitStack, *, last: bool = False) -> float:
         """Read the status; return the seconds until the next read. ``last``: this process ends."""
@@ -277,7 +278,7 @@ class StatusView:
             return
         from tidelog.cli.screen import screen, several
 
-        now_ms, size = int(time.time() * 1000), self._area.size()
+        now_ms, size = unix_ms(), self._area.size()
         shown = {name: list(each.documents) for name, each in self._histories.items()}
         if self._one is not None:
             self._area.draw(screen(shown[""], self._view, now_ms, *size))
@@ -293,7 +294,7 @@ class StatusView:
         for name, history in self._histories.items():
             if history.documents:
                 self._line_at = time.monotonic()
-                current = overview(history.documents[-1], int(time.time() * 1000))
+                current = overview(history.documents[-1], unix_ms())
                 for fact in self._facts[name].of(current):
                     line = name_config(fact, self._view.config)
                     terminal.print_line(": ".join(filter(None, (self._title, name, line))))

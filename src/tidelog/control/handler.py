@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +41,7 @@ from tidelog.errors import (
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import printable
 from tidelog.ports import Catalogue, StateStore
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 messages = logging.getLogger("tidelog.messages")
@@ -120,7 +120,7 @@ class CommandHandler:
             raise
 
     def _pause(self, _id: str, command: PauseSnapshot) -> dict[str, Any]:
-        now_ms = int(time.time() * 1000)
+        now_ms = unix_ms()
         return {"dumps": self._coordinator.pause(command.dump_id, command.by, now_ms)}
 
     def _resume(self, _id: str, command: ResumeSnapshot) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class CommandHandler:
             reason=reason,
             priority=command.priority,
             rejected=rejected if of_signal else (),
-            now_ms=int(time.time() * 1000),
+            now_ms=unix_ms(),
             **self._scope(dump_id, command, choice, shapes),
         )
         details = _details(dump)

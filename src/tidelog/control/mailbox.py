@@ -34,6 +34,7 @@ from tidelog.errors import (
 )
 from tidelog.ports import Document, StateStore
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def new_id() -> str:
     """A ULID: sorts by time, and strictly within this process."""
     global _last_id
     with _id_lock:
-        fresh = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+        fresh = unix_ms() << 80 | int.from_bytes(os.urandom(10), "big")
         _last_id = max(fresh, _last_id + 1)
         value = _last_id
     return "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from tidelog.control.mailbox import Mailbox, new_id
 from tidelog.errors import UsageError
 from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen, StateStore
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def skipped(signal_id: str, reason: str) -> Notification:
         dump_id=signal_id,
         aggregate_type=SIGNAL_AGGREGATE,
         type=NotificationType.SKIPPED,
-        timestamp_ms=int(time.time() * 1000),
+        timestamp_ms=unix_ms(),
         data={"status": "SKIPPED", "reason": reason},
     )
 

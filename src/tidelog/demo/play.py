@@ -27,6 +27,7 @@ from tidelog.demo.workload import Workload, create_shop, open_shop
 from tidelog.errors import TidelogError, UsageError
 from tidelog.results import Verification
 from tidelog.system.download_progress import Download
+from tidelog.system.processes import unix_ms
 
 Kind = Literal["ok", "info", "critical"]
 LAGS_KEPT = 60
@@ -118,7 +119,7 @@ class Story:
                 "superseded": sum(table["rows_superseded"] for table in tables),
             }
             self._set(dump=dump)
-        outputs = overview(status, int(time.time() * 1000)).outputs
+        outputs = overview(status, unix_ms()).outputs
         self._set(lake=asdict(outputs[0]) if outputs else None)
 
     def _set(self, **changes: Any) -> None:
@@ -593,7 +594,7 @@ class DemoRun:
     # ------------------------------------------------------------------ waiting
 
     def _start_capture(self) -> None:
-        self._started_ms = int(time.time() * 1000)
+        self._started_ms = unix_ms()
         self._capture.start()
 
     def _wait_for(self, work: BackgroundCall[T]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 from tidelog.errors import ConsumerFileCorruptError, UsageError
 from tidelog.eventlog.log_files import from_checksummed_json, to_checksummed_json
 from tidelog.eventlog.storage_port import Storage
+from tidelog.system.processes import unix_ms
 
 _FOLDER: Final = "consumers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -149,7 +149,7 @@ class Consumers:
             raise UsageError(
                 f"consumer name {name!r}: use letters, digits, '.', '_' and '-', at most 100"
             )
-        data: dict[str, object] = {"offset": offset, "updated_ms": time.time_ns() // 1_000_000}
+        data: dict[str, object] = {"offset": offset, "updated_ms": unix_ms()}
         if outputs:
             data["outputs"] = dict(outputs)
         for member, by_output in (("destinations", destinations), ("former", former)):

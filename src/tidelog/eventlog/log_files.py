@@ -32,6 +32,7 @@ from tidelog.errors import (
 from tidelog.eventlog.segments import FORMAT, is_segment_name
 from tidelog.eventlog.storage_port import Storage, Tag
 from tidelog.ports import SourceId, StateStore
+from tidelog.system.processes import unix_ms
 from tidelog.system.version import check_format
 
 CHECKSUM: Final = "crc32"
@@ -134,7 +135,7 @@ def create_log(storage: Storage, source: SourceId, start_offset: int) -> LogInfo
         "generation": secrets.token_hex(8),
         "source": source.to_json(),
         "start_offset": start_offset,
-        "created_ms": time.time_ns() // 1_000_000,
+        "created_ms": unix_ms(),
     }
     if storage.tag(LOG_FILE) is None:
         strays = [name for name in storage.names() if is_segment_name(name)]
@@ -258,7 +259,7 @@ def claim_log(storage: Storage, generation: str, state: StateStore, about: str) 
             owner.get("about", "unknown"),
             about,
         )
-    document = {"store": own["id"], "about": about, "since_ms": time.time_ns() // 1_000_000}
+    document = {"store": own["id"], "about": about, "since_ms": unix_ms()}
     storage.replace(LED_BY_FILE, to_checksummed_json(document))
     _note(state, own, generation)
 

@@ -13,7 +13,6 @@ walk it again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from tidelog.eventlog.segments import (
 from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.storage_port import Guard, Storage
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 _LOCK: Final = "maintenance"
 _MERGED_BATCH_BYTES: Final = 4 << 20
@@ -277,7 +277,7 @@ def _leftovers(reader: ChainReader, chain: Chain) -> list[SegmentMeta]:
 
 
 def _now_ms(now_ms: int | None) -> int:
-    return time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    return unix_ms() if now_ms is None else now_ms
 
 
 def _runs(

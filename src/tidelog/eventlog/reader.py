@@ -40,6 +40,7 @@ from tidelog.model.records import (
 )
 from tidelog.model.schema import TableName
 from tidelog.ports import LastTransaction, SourceId
+from tidelog.system.processes import unix_ms
 
 # Unused offsets, which a leader skipped.
 
@@ -62,7 +63,7 @@ def first_offset_after(tail: SegmentMeta, seen: int | None) -> int:
     """
     if seen is None:
         return tail.next
-    passed_ms = min(max(0, time.time_ns() // 1_000_000 - tail.created_ms), _LONGEST_MS)
+    passed_ms = min(max(0, unix_ms() - tail.created_ms), _LONGEST_MS)
     begin = tail.next + LEAST_SKIPPED + passed_ms * ISSUED_PER_MS
     return begin if seen <= tail.next else max(begin, seen + _SEEN_MARGIN)
 

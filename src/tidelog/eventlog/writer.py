@@ -40,6 +40,7 @@ from tidelog.eventlog.storage_port import Guard, Storage
 from tidelog.model.records import ChunkMeta, LogBatch, RecordKind, Resume
 from tidelog.ports import SchemaRegistry, SourceId
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +367,7 @@ class EventLogWriter:
             rows_by_schema=counts.rows_by_schema,
             payload_bytes=counts.payload_bytes,
             chunks=chunks,
-            created_ms=time.time_ns() // 1_000_000,
+            created_ms=unix_ms(),
             state_revision=self.state_revision,
         )
 

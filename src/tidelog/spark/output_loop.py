@@ -33,6 +33,7 @@ from tidelog.spark.sessions.errors import (
     spark_gone_error,
 )
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -402,7 +403,7 @@ class OutputLoop:
         batch = replace(batch_of(self._log, self.done, end), resume=self._resume)
         by_table = {str(each.table): each.rows for each in batch.tables}
         rows = sum(by_table.values())
-        self._under_way = RunningBatch(started, time.time_ns() // 1_000_000, rows)
+        self._under_way = RunningBatch(started, unix_ms(), rows)
         try:
             if end > self._asked:  # a failed batch is written again
                 self._options.ask_for_rows(self.output, batch)

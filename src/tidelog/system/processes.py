@@ -76,7 +76,7 @@ def _start_time(pid: int) -> tuple[int, bool] | None:
 
 def unix_ms() -> int:
     """Return the milliseconds since 1970, as documents of the state store have them."""
-    return int(time.time() * 1000)
+    return time.time_ns() // 1_000_000
 
 
 # A clock that runs while the host is suspended; Linux's monotonic one does not.

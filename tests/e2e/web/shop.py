@@ -22,6 +22,7 @@ from tidelog.config import Config, load_config
 from tidelog.eventlog.consumers import Consumers, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.opening import open_state
+from tidelog.system.processes import unix_ms
 
 OPERATOR, VIEWER = "operator-token-1", "viewer-token-22"
 HOSTILE = """<img src=x onerror="document.title='owned'">"""
@@ -117,7 +118,7 @@ class Shop:
 
     def delivers(self, pipeline: str) -> None:
         """Note what a pipeline's process notes when it begins to lead; this one then ends."""
-        leader = Leader("db-host:77", 1, "", time.time_ns() // 1_000_000)
+        leader = Leader("db-host:77", 1, "", unix_ms())
         with closing(open_state(self.config.state.place)) as state:
             state.put(PIPELINE_PREFIX + pipeline, asdict(leader), None)
 

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +30,7 @@ from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.results import TableComparison
 from tidelog.state.opening import open_state
+from tidelog.system.processes import unix_ms
 
 pytestmark = pytest.mark.integration
 TABLES = 20
@@ -93,7 +93,7 @@ def has_dumped(shop: Shop) -> bool:
 
 def make_trouble(shop: Shop) -> None:
     """As pipeline and verify note it; the rest really is so."""
-    now_ms, log = int(time.time() * 1000), EventLog.open(shop.directory / "log")
+    now_ms, log = unix_ms(), EventLog.open(shop.directory / "log")
     away = OutputFailure("OutputError", "can't connect: Connection refused", now_ms)
     offset = log.chain().head
     Consumers(log.storage).register(
@@ -120,12 +120,12 @@ def make_trouble(shop: Shop) -> None:
 
 def test_what_is_asked_first_is_on_the_first_screen(troubled: Shop, new_page: Open) -> None:
     def all_told() -> bool:
-        found = overview(app.status(troubled.config).document, int(time.time() * 1000))
+        found = overview(app.status(troubled.config).document, unix_ms())
         texts = {each.name: each.text for each in found.answers}
         return texts["log"].endswith(" at") and texts["dump"].endswith("until")
 
     wait_for(all_told, "no time is told", 60)
-    found = overview(app.status(troubled.config).document, int(time.time() * 1000))
+    found = overview(app.status(troubled.config).document, unix_ms())
     piped = "\n".join(lines(found))
     assert piped.startswith(f"✗ {VERDICT}\n    tidelog verify CONFIG --repair\n"), piped
     for size in SIZES:

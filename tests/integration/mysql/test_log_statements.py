@@ -17,6 +17,7 @@ from tests.integration.mysql.test_cascades import Source
 from tidelog import app
 from tidelog.capture.dumps.automatic import REST_FACTOR
 from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
+from tidelog.system.processes import unix_ms
 
 pytestmark = pytest.mark.integration
 
@@ -354,7 +355,7 @@ def test_a_copy_follows_statements_and_its_dumps_rest_and_status_names_the_remed
     try:
         source.wait_equal("a", "b")
         source.wait_settled()
-        begun_ms = int(time.time() * 1000)
+        begun_ms = unix_ms()
         dumps: dict[str, Any] = {}  # since then, of `a`: status shows only the last ones
 
         def status() -> Any:

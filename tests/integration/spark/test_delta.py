@@ -27,6 +27,7 @@ from tidelog.spark.folding import fold_parts
 from tidelog.spark.formats import shapes
 from tidelog.spark.pipeline import BatchProgress, run_pipeline
 from tidelog.spark.transforms import Step
+from tidelog.system.processes import unix_ms
 
 pytestmark = pytest.mark.spark
 
@@ -446,7 +447,7 @@ def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark
     assert consumer.offset == built.log.latest_offset() == seen[-1].end
     built.insert(table, "9", "later", None)
     end = built.flush().next
-    later_ms = int(time.time() * 1000) + 10_000_000
+    later_ms = unix_ms() + 10_000_000
     assert EventLogMaintenance(built.path).retain(1.0, now_ms=later_ms) == seen[-1].end
     assert lake.run(name="lake") == end
     assert lake.rows("public.orders")[-2:] == [(8, "late", None), (9, "later", None)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tidelog.config import load_config
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.state.opening import open_state
+from tidelog.system.processes import unix_ms
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def engine(config: Path) -> ExclusiveTask:
 
 def shown(config: Path) -> str:
     status = app.status(load_config(config)).document
-    found = overview(status, int(time.time() * 1000))
+    found = overview(status, unix_ms())
     return next(line for line in lines(found) if "mail" in line)
 
 

@@ -36,6 +36,7 @@ from tidelog.spark.output_loop import (
     RunningBatch,
 )
 from tidelog.spark.sessions.errors import HostBusyError, SparkGoneError
+from tidelog.system.processes import unix_ms
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +155,7 @@ def test_what_was_removed_is_skipped_where_dumps_repair_it_and_else_an_error(sce
     scene.insert(3)
     middle = scene.built.log.latest_offset()
     end = scene.insert(2)
-    EventLogMaintenance(scene.built.path).retain(1.0, now_ms=int(time.time() * 1000) + 10_000_000)
+    EventLogMaintenance(scene.built.path).retain(1.0, now_ms=unix_ms() + 10_000_000)
     head = EventLog.open(scene.built.path).head_offset
     assert head >= middle
     with pytest.raises(OffsetGoneError, match="output kept stands at offset 0"):

@@ -51,7 +51,7 @@ from tidelog.model.records import Int64s
 from tidelog.outputs.base.sections import StepSection
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
-from tidelog.system.processes import has_ended, this_process
+from tidelog.system.processes import has_ended, this_process, unix_ms
 
 # The members of a group, and the tasks that read their partitions.
 
@@ -100,7 +100,7 @@ class GroupMembers:
             self._remove_dead(document)
             if not document["members"] and not document["offsets"]:
                 document.update(first)
-            document["seen_ms"] = int(time.time() * 1000)
+            document["seen_ms"] = unix_ms()
             if document["partitions"] == partitions:
                 document["members"][self.holder] = 0
                 document["processes"][self.holder] = this_process()
@@ -218,7 +218,7 @@ class GroupMembers:
 
     def _beat(self, document: dict[str, Any]) -> None:
         document["members"][self.holder] += 1
-        document["seen_ms"] = int(time.time() * 1000)  # for people
+        document["seen_ms"] = unix_ms()  # for people
         self._remove_dead(document)
 
     def _remove_dead(self, document: dict[str, Any]) -> None:

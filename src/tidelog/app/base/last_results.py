@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
@@ -23,6 +22,7 @@ from tidelog.kinds.sections import SecretUrl
 from tidelog.ports import StateStore
 from tidelog.results import CheckFinding, TableComparison
 from tidelog.state.opening import open_state, state_exists
+from tidelog.system.processes import unix_ms
 
 TEXT_CHARACTERS: Final = 1000
 """The longest text that is kept."""
@@ -47,7 +47,7 @@ def store_results(state: StateStore, reports: Iterable[TableComparison], *, whol
     verify. ``copies``: when each was compared, whether it was
     equal, how many rows it had, how many differed, and remarks; no keys and no values.
     """
-    reports, now_ms = list(reports), int(time.time() * 1000)
+    reports, now_ms = list(reports), unix_ms()
     compared = {report.copy: report for report in reports}
     with suppress(StateError, StateConflictError):
         before = state.get(VERIFY_KEY)
@@ -116,7 +116,7 @@ def check_summary(findings: Sequence[CheckFinding]) -> dict[str, Any]:
     """Return ``at_ms``, the number of findings of each level, and the worst of them, `redacted`."""
     ranked = sorted(findings, key=lambda each: _WORST_FIRST.index(each.level))
     return {
-        "at_ms": time.time_ns() // 1_000_000,
+        "at_ms": unix_ms(),
         "counts": {level: sum(each.level == level for each in findings) for level in _WORST_FIRST},
         "findings": [
             {name: redacted(text)[:TEXT_CHARACTERS] for name, text in each.to_dict().items()}
@@ -206,7 +206,7 @@ def storing_end(config: Config, part: str) -> Iterator[None]:
         known = isinstance(error, TidelogError)
         text = str(error) if known else f"an internal error ({type(error).__name__})"
         value = {
-            "at_ms": time.time_ns() // 1_000_000,
+            "at_ms": unix_ms(),
             "holder": this_holder(),
             "error": type(error).__name__,
             "reason": redacted(" ".join(text.split()))[:TEXT_CHARACTERS],

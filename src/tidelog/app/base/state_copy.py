@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from tidelog.kinds.sections import StateUrl
 from tidelog.ports import StateStore
 from tidelog.results import StateCopy
 from tidelog.state.opening import checked_url, open_election, open_state, state_exists
+from tidelog.system.processes import unix_ms
 
 COPYING: Final = "copying"
 """Key of a document that marks a store during a copy into it; it is deleted last."""
@@ -99,7 +99,7 @@ def _make_room(state: StateStore, location: StateUrl) -> None:
     if state.get(COPYING) is None:
         if state.keys(""):
             raise UsageError(f"{location} holds a state already")
-        state.put(COPYING, {"since_ms": int(time.time() * 1000)}, 0)
+        state.put(COPYING, {"since_ms": unix_ms()}, 0)
     for key in state.keys(""):
         if key != COPYING:
             state.delete(key)

@@ -20,6 +20,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.option_values import is_url
 from tidelog.ports import StateStore
 from tidelog.sources.findings import Finding
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class LogMaintenanceTask:
             self._delete_at = now + DELETE_EVERY_S
 
     def _delete_old_state(self) -> None:
-        now_ms = int(time.time() * 1000)
+        now_ms = unix_ms()
         self._mailbox.forget_old_outcomes(now_ms)
         unfinished = [dump for dump in self._coordinator.dumps() if not dump.finished]
         self._coordinator.flush()  # ended dumps need their keys until their end is stored
@@ -206,7 +207,7 @@ class SourceCheck:
         if any(each.name == "connection" for each in errors):
             return None  # capture reports that itself
         counts = Counter(str(each.level) for each in findings)
-        self._checked = {"at_ms": time.time_ns() // 1_000_000, "counts": dict(counts)}
+        self._checked = {"at_ms": unix_ms(), "counts": dict(counts)}
         return errors
 
     def _report(self, errors: Sequence[Finding]) -> None:

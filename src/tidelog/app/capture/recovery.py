@@ -35,6 +35,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, LogReader, StateStore
 from tidelog.results import KeyRepair, NotDumped, ResetPlan
 from tidelog.state.opening import ReadOnlyStateStore, open_election, open_state
+from tidelog.system.processes import unix_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -108,7 +109,7 @@ class Gaps:
         # What was appended stays appended: the log's end never moves backward.
         start = reader.start(replace(start, position=missed.position, ordinal=missed.ordinal))
         writer.source = reader.identify()
-        self.accepted_ms = time.time_ns() // 1_000_000
+        self.accepted_ms = unix_ms()
         state.put(PASSED_KEY, {"at_ms": self.accepted_ms}, None)
         writer.append_control({"type": "gap", "from": missed.acknowledge, "to": start.acknowledge})
         writer.append_position(start)
@@ -178,7 +179,7 @@ def reset(config: Config) -> None:
     """
     reset_plan(config)
     with closing(open_state(config.state.place)) as state:
-        state.put(CONSENT_KEY, {"at_ms": int(time.time() * 1000)}, None)
+        state.put(CONSENT_KEY, {"at_ms": unix_ms()}, None)
 
 
 # Rows of given keys, from any Spark DataFrame.

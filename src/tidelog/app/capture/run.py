@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -84,6 +83,7 @@ from tidelog.state.opening import (
     pays_per_request,
     poll_interval_s,
 )
+from tidelog.system.processes import unix_ms
 
 KEYS: Final = (
     STORE_KEY, PASSED_KEY, CONSENT_KEY, GIVEN_UP_KEY, ACTIVITY_KEY, REFUSED_KEY, LOG_KEY,
@@ -355,7 +355,7 @@ class Capture(BackgroundService):
         kind = source_kind(config)
         state = LeasedState(prefetch_start_state(metered_state, config, kind), keeper.check)
         logs = self._open_log(kind, state, keeper, log_handle)
-        since_ms = int(time.time() * 1000)
+        since_ms = unix_ms()
         leadership = CaptureLeadership(
             leader=Leader(self.holder, epoch, config.capture.zone, since_ms, self._url),
             election=election,

@@ -21,6 +21,7 @@ from tidelog.ports import StateStore
 from tidelog.results import Problem, Severity
 from tidelog.state.opening import pays_per_request
 from tidelog.system.extras import check_installed
+from tidelog.system.processes import unix_ms
 
 # The rules: which problems an alert reports, and when.
 
@@ -294,7 +295,7 @@ class AlertWatch:
         problems = [
             Problem(**{**each, "severity": Severity(each["severity"])}) for each in view["problems"]
         ]
-        now_ms, changed = int(time.time() * 1000), False
+        now_ms, changed = unix_ms(), False
         for key, history in self._histories.items():
             news = history.update(problems, time.monotonic(), now_ms)
             if not news or not is_sender:

@@ -33,6 +33,7 @@ from tidelog.model.units import brief_span
 from tidelog.ports import Election, StateStore
 from tidelog.results import EngineHealth, Problem, Severity
 from tidelog.state.opening import ReadOnlyStateStore, StateReadCache, open_election
+from tidelog.system.processes import unix_ms
 
 # How far outputs and engines are, by their documents in the event log.
 
@@ -307,7 +308,7 @@ class StatusReader:
             status["capture"] = None
         else:
             status.update(document.value)
-            status["age_ms"] = int(time.time() * 1000) - status["updated_ms"]
+            status["age_ms"] = unix_ms() - status["updated_ms"]
             status["left_out"] = [
                 each for each in status.get("left_out") or () if not self._excluded(each["table"])
             ]

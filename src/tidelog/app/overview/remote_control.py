@@ -53,7 +53,7 @@ from tidelog.state.opening import (
     poll_interval_s,
     state_exists,
 )
-from tidelog.system.processes import has_ended
+from tidelog.system.processes import has_ended, unix_ms
 
 # The status, for callers that display it.
 
@@ -196,7 +196,7 @@ def forget_engine(config: Config, name: str) -> ForgottenEngine:
             raise UsageError(f"{name} is a pipeline, no engine")
         group = {} if document is None else document.value
         noted_ms = 0 if consumer is None else consumer.updated_ms
-        if time.time() * 1000 - group.get("seen_ms", noted_ms) < RUNS_S * 1000:
+        if unix_ms() - group.get("seen_ms", noted_ms) < RUNS_S * 1000:
             processes = group.get("processes", {})
             running = [each for each in group.get("members", ()) if not _has_ended(processes, each)]
             if running or document is None:
@@ -247,7 +247,7 @@ def status(config: AnyConfig, *, ranges: bool = False) -> Status:
         document = reader.read()
     if ranges:
         document["failed_ranges"] = [each.to_dict() for each in failed_ranges(config)]
-    summary = overview(document, int(time.time() * 1000))
+    summary = overview(document, unix_ms())
     return Status(summary, {**document, "overview": summary.to_dict()})
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -54,6 +53,7 @@ from tidelog.spark.sessions.connect import cancel_jobs, is_remote
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, poll_interval_s
+from tidelog.system.processes import unix_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -333,7 +333,7 @@ class PipelineSession:
         self._report = _StatusReport(on_status)
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
-        leader = Leader(holder, epoch, config.capture.zone, int(time.time() * 1000))
+        leader = Leader(holder, epoch, config.capture.zone, unix_ms())
         self._pause = PipelinePause(state, name, poll_interval_s(config.state.place))
         self._fenced_state = led = fenced(state, pipeline_lease_name(name), epoch)
         led.put(PIPELINE_PREFIX + name, asdict(leader), None)

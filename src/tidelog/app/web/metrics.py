@@ -20,6 +20,7 @@ from tidelog.capture.dumps.throttle import Limit
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.results import Overview
+from tidelog.system.processes import unix_ms
 
 # The definitions: name, unit, meaning and value.
 
@@ -480,7 +481,7 @@ class MetricValues:
         yield LEADING, [((), float(document is not None))]
         if document is None:
             return
-        current = overview(document, time.time_ns() // 1_000_000)
+        current = overview(document, unix_ms())
         for metric in METRICS:
             samples = metric.samples(document, current)
             yield metric, [(labels, float(x)) for labels, x in samples if x is not None]

@@ -35,6 +35,7 @@ from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.ports import StateStore
 from tidelog.results import Overview
 from tidelog.state.opening import ReadOnlyStateStore, open_state, poll_interval_s
+from tidelog.system.processes import unix_ms
 
 # Throughput and lag over time.
 
@@ -267,7 +268,7 @@ class Poller:
         try:
             if self._reader is None:
                 self._reader = StatusReader(self._config, log_every_s=LOG_EVERY_S)
-            current = overview(self._reader.read(), time.time_ns() // 1_000_000)
+            current = overview(self._reader.read(), unix_ms())
             shown = current.to_dict()
             tables = {row["table"]: row for row in shown.pop("tables")}
             self._publish(PollResult(shown, tables))
@@ -442,7 +443,7 @@ class Result(StrEnum):
 def add_entry(state: StateStore, **entry: str) -> str:
     """Add an entry and delete the oldest; return its id. Several processes may do so at once."""
     entry_id = secrets.token_hex(8)
-    row: dict[str, Any] = {"id": entry_id, "at_ms": time.time_ns() // 1_000_000, **entry}
+    row: dict[str, Any] = {"id": entry_id, "at_ms": unix_ms(), **entry}
     _update_entries(state, lambda rows: [*rows, row][-KEPT:])
     return entry_id
 

@@ -62,6 +62,7 @@ from tidelog.ports import (
     TableRenamed,
 )
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 # Failed dumps. Pure.
 
@@ -304,7 +305,7 @@ class AutomaticDumps:
         """Store the changes before the log is read on: otherwise a crash could leave a change
         durable and its dump forgotten.
         """
-        now_ms = int(time.time() * 1000)
+        now_ms = unix_ms()
         with self._lock:
             waiting, causes = dict(self._unlogged()), dict(self._causes())
             for each in seen:
@@ -387,7 +388,7 @@ class AutomaticDumps:
         causes = self._causes()
         waiting = self._unlogged().keys() & causes.keys()
         dumps = _newest_first(self._coordinator.dumps()) if waiting else {}
-        now_ms = int(time.time() * 1000)
+        now_ms = unix_ms()
         return {each for each in waiting if _rests(dumps.get(each, []), causes[each][3], now_ms)}
 
     def _repeat_failed(self) -> None:
@@ -406,7 +407,7 @@ class AutomaticDumps:
             return
         reported = {(again.table, again.at_ms) for again in self.to_repeat}
         self.to_repeat = [again for again in dumps_to_repeat(dumps) if again.table in known]
-        now_ms = int(time.time() * 1000)
+        now_ms = unix_ms()
         for again in self.to_repeat:
             if (again.table, again.at_ms) not in reported:
                 wait_s = max(0, again.at_ms - now_ms) // 1000
@@ -529,7 +530,7 @@ class AutomaticDumps:
         """Queue a dump of the table, unless a queued one has not begun to read it."""
         snapshot, shape = self._snapshot(), self._catalogue.shape(table)
         end = self._catalogue.position()
-        dump_id = self._coordinator.request_due(table, reason, int(time.time() * 1000))
+        dump_id = self._coordinator.request_due(table, reason, unix_ms())
         logger.info("%s is dumped again: %s", table, reason)
         self._asked[table] = (dump_id, snapshot)
         self._log_ends.pop(table, None)

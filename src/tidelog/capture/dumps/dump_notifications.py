@@ -13,6 +13,7 @@ from tidelog.capture.notifications import (
     Notify,
     TableScanStatus,
 )
+from tidelog.system.processes import unix_ms
 
 PROGRESS_EVERY_S = 1.0
 NAMED_TABLES = 100
@@ -102,7 +103,7 @@ class DumpNotices:
 
     def _send(self, dump: DumpState, kind: NotificationType, **data: str) -> None:
         aggregate = AGGREGATES["initial" if dump.reason == "initial" else dump.mode]
-        now_ms = int(time.time() * 1000)
+        now_ms = unix_ms()
         self._notify(Notification(dump.dump_id, aggregate, kind, now_ms, data))
 
 

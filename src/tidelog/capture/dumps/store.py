@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -30,6 +29,7 @@ from tidelog.errors import UsageError
 from tidelog.model.dump_options import DumpMode, DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.ports import StateStore
+from tidelog.system.processes import unix_ms
 
 DUMP_PREFIX = "dump/"
 AUTOMATIC = "auto-"
@@ -234,7 +234,7 @@ class DumpStore:
         if finishes:
             done = any(t.status is TableStatus.DONE for t in dump.tables)
             dump.transition(DumpInput.TABLES_ENDED if done else DumpInput.NONE_DONE)
-            dump.finished_ms = int(time.time() * 1000)
+            dump.finished_ms = unix_ms()
             self.store(dump)  # before its keys are deleted: it could not be resumed without them
             unfinished = [d for d in self._dumps.values() if not d.finished]
             used = {table.key_set for other in unfinished for table in other.tables}
@@ -337,7 +337,7 @@ class DumpStore:
 
     def note(self, event: str, chunk_id: str, table: str, **numbers: int) -> None:
         """Add a chunk's event to those that status shows."""
-        at_ms = int(time.time() * 1000)
+        at_ms = unix_ms()
         self.events.append(
             {"at_ms": at_ms, "chunk": chunk_id[:8], "table": table, "event": event, **numbers}
         )

@@ -46,6 +46,7 @@ from tidelog.errors import (
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, KeyExtractor, TableShape
+from tidelog.system.processes import unix_ms
 
 SMALL_TABLE_ROWS: Final = 1024
 """Rows: below this, statistics say little, and a few round trips are most of the time."""
@@ -190,7 +191,7 @@ class DumpTables:
         elif progress.key_set is None and progress.key_columns is None:
             progress.key_columns = found.schema.match_key
         progress.spell_keys(found.key_spelling)
-        progress.started_ms = progress.started_ms or int(time.time() * 1000)
+        progress.started_ms = progress.started_ms or unix_ms()
         return True
 
     def _start(self, run: TableRun) -> None:
@@ -339,7 +340,7 @@ class DumpTables:
         progress.transition(TableInput.COMPLETE)
         if not ended:
             progress.finalized_until = offset + 1
-            progress.finished_ms = int(time.time() * 1000)
+            progress.finished_ms = unix_ms()
             if whole_table(progress):
                 self._unsupported.on_table_dumped(TableName.parse(progress.table))
             if whole_table(progress) and run is not None and run.asked_before is not None:
@@ -372,7 +373,7 @@ class DumpTables:
             report = partial(self._notices.stopped, dump, stopped if tables and has_others else [])
             # Before the end is stored: after a crash in between the table is dumped twice.
             for progress in due:
-                self._store.request_due(progress.table, progress.due, int(time.time() * 1000))
+                self._store.request_due(progress.table, progress.due, unix_ms())
             due.clear()
             self._finish(dump, report, stopped=not tables)
         return list(dict.fromkeys(changed))
@@ -419,7 +420,7 @@ class DumpTables:
     ) -> None:
         progress.transition(event)
         progress.reason = reason
-        progress.finished_ms = int(time.time() * 1000)
+        progress.finished_ms = unix_ms()
         self._forget(dump, progress)
 
     def _finish(

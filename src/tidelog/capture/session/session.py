@@ -51,6 +51,7 @@ from tidelog.ports import (
     TableRenamed,
     UnsupportedTableSeen,
 )
+from tidelog.system.processes import unix_ms
 
 
 class SessionLeadership(Protocol):
@@ -451,7 +452,7 @@ class CaptureSession:
         pause = self._reading_pause.current
         return {
             **asdict(self._leadership.leader),
-            "updated_ms": int(time.time() * 1000),
+            "updated_ms": unix_ms(),
             "lag_bytes": self._monitor.lag_bytes,
             "source": self._monitor.summary(
                 time.monotonic(), progress["covered"], progress["last_commit_ts"]

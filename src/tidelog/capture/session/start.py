@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -18,6 +17,7 @@ from tidelog.capture.unsupported_tables import REFUSED_KEY, UnsupportedTables
 from tidelog.errors import IncompleteDumpError, PreflightError
 from tidelog.model.dump_options import DumpMode
 from tidelog.ports import Catalogue, StateStore
+from tidelog.system.processes import unix_ms
 
 GENERATION_KEY: Final = "log-generation"
 logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class StartDumps:
 
     def request(self) -> None:
         """Request a dump of every captured table, as planned, and one after a gap."""
-        at_start, now_ms = self._at_start, int(time.time() * 1000)
+        at_start, now_ms = self._at_start, unix_ms()
         wanted = []
         gap = self._state.get(GAP_KEY)
         starts = [dump for dump in self._coordinator.dumps() if _is_start_dump(dump.dump_id)]

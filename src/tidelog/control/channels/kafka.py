@@ -43,6 +43,7 @@ from tidelog.errors import TidelogError, UsageError
 from tidelog.outputs.kafka.client import ClientErrors, common, error_text, librdkafka_log
 from tidelog.ports import MAX_SIGNAL_BYTES, StateStore
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class ChannelProblem:
 
     def begin(self, reason: str, remedy: str = AGAIN) -> None:
         with self._lock:
-            before, now_ms = self._now, int(time.time() * 1000)
+            before, now_ms = self._now, unix_ms()
             self._now = {
                 "channel": self._channel,
                 "reason": f"{self._sentence}: {reason}",

@@ -30,6 +30,7 @@ from tidelog.outputs.opensearch.documents import (
     script_id,
 )
 from tidelog.outputs.opensearch.writer import Index
+from tidelog.system.processes import unix_ms
 
 _FIRST = "-000001"  # as indices that roll over are numbered
 _NAME_MAX_BYTES = 255 - len(_FIRST)
@@ -192,7 +193,7 @@ class Indices:
     def remove_parts(self, known: Index, columns: list[str]) -> None:
         """Remove from all documents the contribution of a table's rows below its floor."""
         assert known.part is not None
-        now = int(time.time() * 1000)
+        now = unix_ms()
         params = {"p": known.part.name, "f": known.floor, "n": columns, "t": now}
         body: dict[str, Any] = {"script": {"id": script_id(REMOVE_SCRIPT), "params": params}}
         body["query"] = {"bool": {"must_not": {"ids": {"values": [NOTES_ID]}}}}

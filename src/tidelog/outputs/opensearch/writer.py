@@ -35,6 +35,7 @@ from tidelog.outputs.opensearch.documents import DELETED, META, VERSION, JoinedP
 from tidelog.ports import Rejection, TargetTable, WriteTask
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 # Bulk requests.
 
@@ -337,7 +338,7 @@ class OpenSearchWriter(Writer):
     def _write_tombstones(self, table: TargetTable, index: Index, rows: pa.RecordBatch) -> None:
         """A delete is a document too: OpenSearch forgets the version of a real delete."""
         version = rows.column(CHANGE_VERSION)
-        bodies = documents.tombstones(version, int(time.time() * 1000))
+        bodies = documents.tombstones(version, unix_ms())
         self._send(table, index, documents.ids(rows, table.key), version, bodies)
 
     def _send(
@@ -356,7 +357,7 @@ class OpenSearchWriter(Writer):
     ) -> None:
         if not rows.num_rows:
             return
-        now = int(time.time() * 1000)
+        now = unix_ms()
         lines = documents.joined_lines(table, part, rows, floor=index.floor, only=only, at_ms=now)
         versions = rows.column(CHANGE_VERSION).to_numpy()
         self._bulk.send(index.alias, table.name, lines, versions, conflicts_again=True)

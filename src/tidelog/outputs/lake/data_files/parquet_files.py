@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -21,6 +20,7 @@ from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import encoded_path, format_of, to_file
 from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, index_keys
+from tidelog.system.processes import unix_ms
 
 _MOST_CHARACTERS = 32  # Delta's default (stringPrefixLength)
 _LAST_CHARACTER = "\U0010ffff"
@@ -267,7 +267,7 @@ class ParquetFileWriter:
             path,
             dict(partition),
             size,
-            int(time.time() * 1000),
+            unix_ms(),
             file_statistics(rows, self._layout),
         )
 

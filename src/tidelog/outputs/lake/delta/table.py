@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ from tidelog.outputs.lake.settling.tasks import CopyFiles
 from tidelog.outputs.lake.table import DROPPED_PROPERTY, RestoredCopy, parts_of
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -394,7 +394,7 @@ class DeltaTable(SettledTable):
 
     def actions(self, changes: Sequence[FileChanges], *, data_change: bool) -> list[dict[str, Any]]:
         """Return a commit's actions for changed files."""
-        at_ms = int(time.time() * 1000)
+        at_ms = unix_ms()
         found: list[dict[str, Any]] = []
         for each in changes:
             for file in each.removed:

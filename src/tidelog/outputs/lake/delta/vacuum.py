@@ -43,6 +43,7 @@ from tidelog.outputs.lake.delta_log.table_state import (
     removed_files_ms,
 )
 from tidelog.ports import Document, StateStore
+from tidelog.system.processes import unix_ms
 
 _CHANGE_DATA: Final = "_change_data"
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -368,7 +369,7 @@ def _since_ms(copy: DeltaTable, after_ms: int) -> int | None:
     shorter, it is set to the longer time, so that other writers' checkpoints keep them, too. Files
     that were dropped before may be needed until that time has passed.
     """
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = unix_ms()
     kept_ms = removed_files_ms(copy.metadata.configuration)
     if kept_ms is None:
         logger.warning("%s: no files are removed: %s can't be parsed", copy.location, REMOVED_FILES)

@@ -6,12 +6,12 @@ Field names and meanings: Delta protocol, "Actions" (github.com/delta-io/delta, 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidelog.outputs.lake.data_files.data_file import DataFile
+from tidelog.system.processes import unix_ms
 
 FEATURES_READER: Final = 3
 FEATURES_WRITER: Final = 7
@@ -153,7 +153,7 @@ def cdc(path: str, *, partition_values: Mapping[str, str | None], size: int) -> 
 
 def transaction(app: str, version: int) -> dict[str, Any]:
     """Return the action that sets the version up to which ``app`` has written."""
-    now = time.time_ns() // 1_000_000
+    now = unix_ms()
     return {"txn": {"appId": app, "version": version, "lastUpdated": now}}
 
 

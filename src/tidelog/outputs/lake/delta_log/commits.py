@@ -11,7 +11,6 @@ Statistics are written as JSON texts.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -35,6 +34,7 @@ from tidelog.outputs.lake.delta_log.table_state import (
     version_of,
 )
 from tidelog.system import failpoints
+from tidelog.system.processes import unix_ms
 from tidelog.system.version import __version__
 
 # Commits.
@@ -135,7 +135,7 @@ def _info(
     *,
     blind_append: bool,
 ) -> dict[str, Any]:
-    now = time.time_ns() // 1_000_000
+    now = unix_ms()
     info: dict[str, Any] = {}
     if _has_exact_times(state, actions):
         now = max(now, state.timestamp_ms + 1)
@@ -329,7 +329,7 @@ def _tombstones(store: FileStore, state: TableState, adds: pa.Array) -> pa.Array
     """
     assert state.metadata is not None
     kept_ms = removed_files_ms(state.metadata.configuration)
-    since_ms = None if kept_ms is None else time.time_ns() // 1_000_000 - kept_ms
+    since_ms = None if kept_ms is None else unix_ms() - kept_ms
     found = tombstones(store, state.checkpoint, state.removed, since_ms)
     rows = [
         _newest(found, _paths(found), _paths(adds)),

@@ -8,7 +8,6 @@ Delta protocol, "Change Metadata", "Protocol Evolution", "Column Mapping", "Type
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from pyspark.sql.types import DataType, StructField
 
 from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.features import with_features
+from tidelog.system.processes import unix_ms
 
 _MODE: Final = "delta.columnMapping.mode"
 _LARGEST_ID: Final = "delta.columnMapping.maxColumnId"
@@ -193,7 +193,7 @@ def new_table(
         column_mapping: whether columns have other names in files, so that any name is possible.
         deletion_vectors: whether deleted rows may be marked, not only removed.
     """
-    now = time.time_ns() // 1_000_000
+    now = unix_ms()
     metadata = TableMetadata(
         str(uuid.uuid4()), _schema(()), tuple(partitions), {}, created_time_ms=now
     )

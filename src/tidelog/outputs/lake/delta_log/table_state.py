@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.data_files.data_file import DataFile, DeletionVector
 from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.features import features_of
+from tidelog.system.processes import unix_ms
 
 # Files in ``_delta_log``.
 
@@ -625,7 +625,7 @@ def clean_up_log(store: FileStore, state: TableState) -> None:
     assert state.protocol is not None
     configuration = state.metadata.configuration
     kept_ms = duration_ms(configuration.get("delta.logRetentionDuration", _RETENTION))
-    today = time.time_ns() // 1_000_000 // _DAY_MS
+    today = unix_ms() // _DAY_MS
     if (
         configuration.get("delta.enableExpiredLogCleanup", "true") != "true"
         or "checkpointProtection" in features_of(state.protocol)
@@ -634,7 +634,7 @@ def clean_up_log(store: FileStore, state: TableState) -> None:
     ):
         return
     state.cleaned_on = today
-    until_ms = (time.time_ns() // 1_000_000 - kept_ms) // _DAY_MS * _DAY_MS
+    until_ms = (unix_ms() - kept_ms) // _DAY_MS * _DAY_MS
     names = store.names(LOG_FOLDER)
     found = LogListing.of(names)
     commits = set(found.commits)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.cli.client import result_sentences
+from tidelog.cli.dump import result_sentences
 from tidelog.control.commands import _TYPES
 
 ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [

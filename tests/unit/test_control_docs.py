@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidelog import cli
-from tidelog.cli import client
+from tidelog.cli import arguments, dump
 from tidelog.config import parse_config
 from tidelog.control.channels.rest import ROUTES, DumpBody
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, build_command
@@ -73,8 +73,8 @@ def test_every_route_is_on_the_page() -> None:
 
 def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
-    monkeypatch.setattr(client, "load", lambda path, **_: path)
-    monkeypatch.setattr(client, "send", lambda _config, command, *_a, **_k: sent.append(command))
+    monkeypatch.setattr(arguments, "load", lambda path, **_: path)
+    monkeypatch.setattr(dump, "send", lambda _config, command, *_a, **_k: sent.append(command))
     lines = re.findall(r"^\$ tidelog (.*)$", PAGE, re.MULTILINE)
     for line in lines:
         done = CliRunner().invoke(cli.app, shlex.split(line))

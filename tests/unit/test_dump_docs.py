@@ -19,7 +19,7 @@ import tidelog.app.overview as overview
 from tidelog import cli
 from tidelog.capture.dumps.throttle import Limit
 from tidelog.capture.windows import VoidReason
-from tidelog.cli import client
+from tidelog.cli import arguments, dump
 from tidelog.config import Dump
 from tidelog.config.source import PostgresSourceSection
 from tidelog.control.commands import parse_options
@@ -52,8 +52,8 @@ def test_command_is_understood(
     class Loaded(str):
         pipeline = types.SimpleNamespace(name="pipeline")
 
-    monkeypatch.setattr(client, "load", lambda path, **_: Loaded(path))
-    monkeypatch.setattr(client, "send", lambda *_a, **_k: None)
+    monkeypatch.setattr(arguments, "load", lambda path, **_: Loaded(path))
+    monkeypatch.setattr(dump, "send", lambda *_a, **_k: None)
     monkeypatch.setitem(sys.modules, "tidelog.app", Runtime("tidelog.app"))
     monkeypatch.setitem(sys.modules, "tidelog.app.overview", overview)
     monkeypatch.setattr(tidelog, "app", sys.modules["tidelog.app"], raising=False)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import tidelog
 import tidelog.app.overview as overview
 from tidelog import cli
-from tidelog.cli import client
+from tidelog.cli import arguments, dump
 from tidelog.config.source import SOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -114,9 +114,9 @@ def test_command_is_understood(
     monkeypatch.chdir(tmp_path)
     Path("columns.json").write_text('{"columns": [{"name": "id", "type": "int"}], "key": ["id"]}')
     monkeypatch.setattr(
-        client, "load", lambda _path, **_: types.SimpleNamespace(outputs=["one"], source=None)
+        arguments, "load", lambda _path, **_: types.SimpleNamespace(outputs=["one"], source=None)
     )
-    monkeypatch.setattr(client, "send", lambda *_a, **_k: None)
+    monkeypatch.setattr(dump, "send", lambda *_a, **_k: None)
     runtime = Runtime("tidelog.app")
     monkeypatch.setattr(runtime, "StatusFeed", Feed, raising=False)
     monkeypatch.setattr(runtime, "check", lambda _config: [], raising=False)

@@ -16,7 +16,7 @@ from tidelog import app
 from tidelog.app.overview.build import lanes_of
 from tidelog.cli.live import View
 from tidelog.cli.screen import LEAST, lane_bar, screen
-from tidelog.cli.watch import KeyCommands, watch
+from tidelog.cli.watch import KeyCommands, show_status
 from tidelog.config import parse_config
 from tidelog.control.commands import Command, PauseSnapshot, SetDumpOptions
 from tidelog.results import ChunkSpan
@@ -338,6 +338,6 @@ def test_json_gives_each_document_once(
 
     monkeypatch.setattr(app, "StatusFeed", Documents)
     text = "source: {kind: postgres, url: 'postgresql://h/d'}\nlog: {path: log}\n"
-    watch(parse_config(text, "test", tmp_path, {}), "tidelog.yaml", stop, as_json=True)
+    show_status(parse_config(text, "test", tmp_path, {}), "tidelog.yaml", stop, as_json=True)
     printed = [json.loads(line)["updated_ms"] for line in capsys.readouterr().out.splitlines()]
     assert printed == [NOW_MS, NOW_MS + 1000]

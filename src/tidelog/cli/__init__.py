@@ -14,23 +14,22 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.cli import client, dump, init, inspect, terminal
-from tidelog.cli import run as running
+from tidelog.cli import arguments, demo, dump, init, inspect, run, state, terminal, watch
 from tidelog.cli.terminal import LOG_FORMATS, exit_code_of
 from tidelog.system.version import __version__
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "Run": {
-        "demo": running.demo,
+        "demo": demo.demo,
         "init": init.init,
-        "run": running.run,
-        "capture": running.capture,
-        "pipeline": running.pipeline,
-        "serve": running.serve,
-        "jars": running.jars,
-        "handover": dump.handover,
-        "reset": inspect.reset,
-        "forget-engine": dump.forget_engine,
+        "run": run.run,
+        "capture": run.capture,
+        "pipeline": run.pipeline,
+        "serve": run.serve,
+        "jars": run.jars,
+        "handover": run.handover,
+        "reset": state.reset,
+        "forget-engine": state.forget_engine,
     },
     "Dump": {
         "dump": dump.dump,
@@ -45,7 +44,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "check": inspect.check,
         "plan": inspect.plan,
         "status": inspect.status,
-        "watch": inspect.watch,
+        "watch": watch.watch,
         "log": inspect.log,
         "verify": inspect.verify,
         "schema": inspect.schema,
@@ -54,7 +53,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 """The commands by panel of ``--help``, in its order."""
 
 GROUPS: Mapping[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
-    "state": ("The state store.", {"copy": inspect.copy}),
+    "state": ("The state store.", {"copy": state.copy}),
 }
 """Commands of two words: the first word, its help, and the second words."""
 
@@ -106,7 +105,7 @@ def _options(
         ),
     ] = None,
 ) -> None:
-    client.chosen_database.set(database)
+    arguments.chosen_database.set(database)
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter(f"{log_level!r} is not a level", param_hint="--log-level")
@@ -128,7 +127,7 @@ def _unwrapped(command: Callable[..., Any]) -> str:
 for _panel, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
         app.command(
-            _name, cls=client.ConfigCommand, help=_unwrapped(_command), rich_help_panel=_panel
+            _name, cls=arguments.ConfigCommand, help=_unwrapped(_command), rich_help_panel=_panel
         )(_command)
 
 
@@ -141,10 +140,10 @@ for _name, (_help, _commands) in GROUPS.items():
     app.add_typer(_group, name=_name, help=_help, rich_help_panel="Run")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 bad usage or configuration."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        app(args=arguments, prog_name="tidelog")
+        app(args=argv, prog_name="tidelog")
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place for errors
-        sys.exit(exit_code_of(error, as_json="--json" in arguments))
+        sys.exit(exit_code_of(error, as_json="--json" in argv))

@@ -1,4 +1,4 @@
-"""Shows the demo's story on a terminal, as plain lines, or as JSON; see `tidelog.demo.play`."""
+"""The command ``demo``: shows `tidelog.demo.play` on a terminal, as plain lines, or as JSON."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 
 from tidelog.cli import terminal
+from tidelog.cli.arguments import Json, exit_unless
 from tidelog.cli.live import (
     DownloadLines,
     LiveArea,
@@ -24,7 +27,8 @@ from tidelog.cli.live import (
     unwrapped,
 )
 from tidelog.cli.status_lines import ScreenRow
-from tidelog.cli.terminal import SIGNS
+from tidelog.cli.terminal import SIGNS, stop_on_signals
+from tidelog.errors import UsageError
 from tidelog.model.units import brief_span
 from tidelog.system.download_progress import Download
 
@@ -32,6 +36,8 @@ Document = Mapping[str, Any]
 
 STYLES = {"ok": "green", "info": "cyan", "critical": "bold red"}
 _JSON_EVERY_S = 1.0
+ROWS, SECONDS = 300_000, 30
+QUICK_ROWS, QUICK_SECONDS = 20_000, 5
 
 
 def story_screen(
@@ -199,3 +205,63 @@ def open_story(*, as_json: bool) -> Iterator[StoryView]:
     """Open a view of the demo's documents; call its `StoryView.end` afterwards."""
     with live_area(wanted=not as_json) as area:
         yield StoryView(area, as_json=as_json)
+
+
+def demo(
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="KIND",
+            help="The database: postgres, mysql or mariadb; else the first.",
+        ),
+    ] = None,
+    directory: Annotated[
+        Path,
+        typer.Option(
+            "--dir", metavar="DIR", help="Where it works; emptied first if it is a demo's."
+        ),
+    ] = Path("tidelog-demo"),
+    rows: Annotated[
+        int | None,
+        typer.Option(min=1000, metavar="N", help="Rows in the shop at the start; else 300,000."),
+    ] = None,
+    seconds: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="How long the workload writes; else 30 seconds."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A short one: 20,000 rows, 5 seconds.")
+    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run everything embedded: a database, a workload, capture, a dump, Spark, Delta; then verify.
+
+    Capture is killed (kill -9) during its dump, and started again. Exits 0 only if every table
+    equals its Delta copy.
+    """
+    from tidelog.demo.run import SOURCES
+    from tidelog.demo.run import demo as run_demo
+
+    matching = [kind for kind in SOURCES if source in (None, kind)]
+    if not matching:
+        raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
+    try:
+        with stop_on_signals() as stop, open_story(as_json=as_json) as shown:
+            report = run_demo(
+                source=matching[0],
+                directory=directory,
+                rows=rows or (QUICK_ROWS if quick else ROWS),
+                seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
+                keep=keep,
+                on_status=shown.update,
+                stop_event=stop,
+            )
+    except KeyboardInterrupt:
+        terminal.print_sentence(
+            "The demo was interrupted; all that it had started has ended.", error=True
+        )
+        raise
+    shown.end(report)
+    exit_unless(report["equal"])

@@ -6,23 +6,32 @@ import getpass
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.cli import client, terminal
-from tidelog.cli.client import ConfigFile, DumpArgument, Excluded, Json, Tables, Wait, exit_unless
+from tidelog.cli import arguments, terminal
+from tidelog.cli.arguments import (
+    ConfigFile,
+    DumpArgument,
+    Excluded,
+    Json,
+    Tables,
+    Wait,
+    exit_unless,
+)
 from tidelog.cli.live import ProgressView, live_area
 from tidelog.cli.status_lines import ScreenRow, of_dump
-from tidelog.errors import UsageError
-from tidelog.model.units import printable
+from tidelog.errors import TidelogError, UsageError
+from tidelog.model.units import format_bytes, format_milliseconds, printable
 from tidelog.system.processes import unix_ms
 
 if TYPE_CHECKING:
     from tidelog.config import Config
+    from tidelog.control.commands import Command
     from tidelog.results import RunningDump
 
 
@@ -107,14 +116,14 @@ def dump(
     elif keys_file is not None:
         data["key_set"] = str(keys_file)  # checked with the rest, before the file is read
     command = build_command(ExecuteSnapshot, data, "dump")
-    loaded = client.load(config, unread=client.STATE_ALONE)
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
     if keys_file is not None:
         from tidelog import app
 
         data |= app.store_key_file(loaded, keys_file, data["tables"]).to_dict()
         command = build_command(ExecuteSnapshot, data, "dump")
     shows_report = wait and (as_json or sys.stdout.isatty())
-    client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shows_report)
+    send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shows_report)
     if wait:
         with explain_interrupt(config, data["dump_id"]):
             report = _wait_for(loaded, data["dump_id"], delivered=delivered, as_json=as_json)
@@ -175,7 +184,7 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Wait until the outputs have a dump's tables completely. Exits 1 if one of them failed."""
-    loaded = client.load(config, unread=client.STATE_ALONE)
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
     from tidelog import app
 
     with explain_interrupt(config, dump), dump_bars(as_json=False, quiet=as_json) as bars:
@@ -217,7 +226,7 @@ def pause(
     from tidelog.control.commands import PauseLog, PausePipeline, PauseSnapshot, build_command
 
     _check_only_one(dump, log, pipeline)
-    loaded, by = client.load(config, unread=client.STATE_ALONE), _caller()
+    loaded, by = arguments.load(config, unread=arguments.STATE_ALONE), _caller()
     command = build_command(PauseSnapshot, {"dump_id": dump, "by": by}, "pause")
     if log:
         command = build_command(PauseLog, {"by": by}, "pause")
@@ -225,7 +234,7 @@ def pause(
         command = build_command(
             PausePipeline, {"pipeline": loaded.pipeline.name, "by": by}, "pause"
         )
-    client.send(loaded, command, timeout, as_json=as_json)
+    send(loaded, command, timeout, as_json=as_json)
 
 
 def _check_only_one(dump: str | None, log: bool, pipeline: bool) -> None:
@@ -253,13 +262,13 @@ def resume(
     from tidelog.control.commands import ResumeLog, ResumePipeline, ResumeSnapshot, build_command
 
     _check_only_one(dump, log, pipeline)
-    loaded = client.load(config, unread=client.STATE_ALONE)
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
     command = build_command(ResumeSnapshot, {"dump_id": dump}, "resume")
     if log:
         command = ResumeLog()
     elif pipeline:
         command = build_command(ResumePipeline, {"pipeline": loaded.pipeline.name}, "resume")
-    client.send(loaded, command, timeout, as_json=as_json)
+    send(loaded, command, timeout, as_json=as_json)
 
 
 def cancel(
@@ -282,14 +291,14 @@ def cancel(
 
     if every and dump is not None:
         raise UsageError("give one of a dump's id and --all")
-    loaded = client.load(config, unread=client.STATE_ALONE)
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
     tables = [*(table or ()), *(exclude or ())]
     if dump is None and not every and not tables:
         dump = _choose_dump(loaded, config, as_json=as_json)
         if dump is None:
             return
     command = build_command(StopSnapshot, {"dump_id": dump, "tables": tables}, "cancel")
-    client.send(loaded, command, timeout, as_json=as_json)
+    send(loaded, command, timeout, as_json=as_json)
 
 
 def _choose_dump(config: Config, file: Path, *, as_json: bool) -> str | None:
@@ -319,45 +328,6 @@ def _choose_dump(config: Config, file: Path, *, as_json: bool) -> str | None:
     return chosen or None
 
 
-def handover(
-    config: ConfigFile,
-    to: Annotated[
-        str | None,
-        typer.Option(metavar="HOLDER", help="One of the standbys in `tidelog status`."),
-    ] = None,
-    pipeline: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of this pipeline (pipeline.name), not of capture."),
-    ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="How long to wait until capture has handled it."),
-    ] = 60.0,
-    as_json: Json = False,
-) -> None:
-    """Have another process capture, or deliver, for example before an upgrade."""
-    loaded = client.load(config, unread=client.STATE_ALONE)
-    from tidelog import app
-
-    result = app.hand_over(loaded, to, timeout_s=timeout, pipeline=pipeline)
-    terminal.show(result.to_dict(), as_json=as_json)
-
-
-def forget_engine(
-    config: ConfigFile,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the engine.")],
-    as_json: Json = False,
-) -> None:
-    """Forget an engine that will not run again, so that the event log is no longer kept for it.
-
-    Its progress is deleted: a later engine of the same name is a new one.
-    """
-    loaded = client.load(config, unread=client.STATE_ALONE)
-    from tidelog import app
-
-    terminal.show(app.forget_engine(loaded, name).to_dict(), as_json=as_json)
-
-
 def set_options(
     config: ConfigFile,
     options: Annotated[
@@ -375,7 +345,7 @@ def set_options(
     from tidelog.control.commands import parse_options
 
     command = parse_options(options)
-    client.send(client.load(config, unread=client.STATE_ALONE), command, timeout, as_json=as_json)
+    send(arguments.load(config, unread=arguments.STATE_ALONE), command, timeout, as_json=as_json)
 
 
 def send_signal(
@@ -397,7 +367,7 @@ def send_signal(
     from tidelog.control.mailbox import new_id
 
     command = parse(Signal(signal_id or new_id().lower(), kind, data), coordinates="tidelog signal")
-    client.send(client.load(config, unread=client.STATE_ALONE), command, timeout, as_json=as_json)
+    send(arguments.load(config, unread=arguments.STATE_ALONE), command, timeout, as_json=as_json)
 
 
 _KEPT = 40
@@ -481,3 +451,147 @@ def dump_bars(*, as_json: bool, quiet: bool = False) -> Iterator[DumpBars]:
     """Open `DumpBars` on the last lines of stdout, if that is a terminal."""
     with live_area(wanted=not (as_json or quiet)) as area:
         yield DumpBars(ProgressView(area, as_json=as_json))
+
+
+# Sending a command to the leading capture, and sentences about its result.
+
+TABLES_NAMED = 20
+"""How many tables to name; ``--json`` has all."""
+
+Details = Mapping[str, Any]
+
+
+def result_sentences(kind: str, details: Details) -> list[str]:
+    """Return sentences about a command's result, or else a line for each detail.
+
+    Args:
+        kind: the command's type, `tidelog.control.commands.Command.type`.
+        details: the details of capture's answer.
+    """
+    describe = _SENTENCES.get(kind)
+    lines = terminal.plain_lines(details) if describe is None else describe(details)
+    return [printable(line) for line in lines]
+
+
+def _dump_requested(details: Details) -> Iterator[str]:
+    dump, tables = details["dump_id"], details.get("tables", ())
+    if tables:
+        yield f"dump {dump} is requested: {_name_tables(tables)}"
+    else:
+        yield f"dump {dump}: no table is dumped"
+    yield from _rejected(details)
+
+
+def _name_tables(tables: Sequence[str]) -> str:
+    named = ", ".join(tables[:TABLES_NAMED])
+    if len(tables) == 1:
+        return f"table {named}"
+    more = f", and {len(tables) - TABLES_NAMED} more" if len(tables) > TABLES_NAMED else ""
+    return f"{len(tables)} tables: {named}{more}"
+
+
+def _rejected(details: Details) -> Iterator[str]:
+    for each in details.get("rejected", ()):
+        yield f"not dumped: {each['table']}: {each['reason']}"
+
+
+def _dumps(one: str, many: str, none: str) -> Callable[[Details], Iterator[str]]:
+    def describe(details: Details) -> Iterator[str]:
+        dump_ids = details["dumps"]
+        if len(dump_ids) > 1:
+            yield f"dumps {', '.join(dump_ids)} {many}"
+        else:
+            yield f"dump {dump_ids[0]} {one}" if dump_ids else none
+        for each in details.get("rejected", ()):
+            yield f"left as it is: {each['table']}: {each['reason']}"
+
+    return describe
+
+
+def _log_sentence(what: str) -> Callable[[Details], Iterator[str]]:
+    def describe(details: Details) -> Iterator[str]:
+        was = details.get("resumed", True)
+        yield f"the log is {what}" if was else "the log was not paused"
+
+    return describe
+
+
+def _pipeline_sentence(what: str) -> Callable[[Details], Iterator[str]]:
+    def describe(details: Details) -> Iterator[str]:
+        was, name = details.get("resumed", True), details["pipeline"]
+        yield f"pipeline {name} {what}" if was else f"pipeline {name} was not paused"
+
+    return describe
+
+
+def _options(details: Details) -> Iterator[str]:
+    yield from (f"{name} is {value} now" for name, value in map(_with_unit, details.items()))
+
+
+def _with_unit(option: tuple[str, int]) -> tuple[str, str]:
+    """Return a dump option as users type it: ``max_lag``, ``256MiB``."""
+    from tidelog.control.commands import typed_name
+
+    name, value = option
+    unit = name.rpartition("_")[2]
+    written = {"bytes": format_bytes, "ms": format_milliseconds}.get(unit, str)
+    return typed_name(name), written(value)
+
+
+_SENTENCES: Mapping[str, Callable[[Details], Iterator[str]]] = {
+    "execute-snapshot": _dump_requested,
+    "stop-snapshot": _dumps(
+        "is cancelled; rows that were read stay",
+        "are cancelled; rows that were read stay",
+        "no dump was under way",
+    ),
+    "pause-snapshot": _dumps(
+        "is paused; `tidelog resume` resumes it",
+        "are paused; `tidelog resume` resumes them",
+        "no dump was under way",
+    ),
+    "resume-snapshot": _dumps("is resumed", "are resumed", "no dump was paused"),
+    "pause-log": _log_sentence(
+        "paused, and the server keeps it; `tidelog resume CONFIG --log` resumes it"
+    ),
+    "resume-log": _log_sentence("read again"),
+    "pause-pipeline": _pipeline_sentence(
+        "is paused; `tidelog resume CONFIG --pipeline` resumes it"
+    ),
+    "resume-pipeline": _pipeline_sentence("delivers again"),
+    "set-dump-options": _options,
+    "log": lambda _details: iter(("logged",)),
+}
+
+
+def send(
+    config: Config,
+    command: Command,
+    timeout_s: float | None,
+    *,
+    as_json: bool,
+    name: str | None = None,
+    quiet: bool = False,
+) -> None:
+    """Send a command to capture and print the result; ``quiet``: only if it still waits.
+
+    ``timeout_s``: None: see `tidelog.app.overview.remote_control.command_timeout_s`.
+    """
+    from tidelog import app
+    from tidelog.app.overview.remote_control import command_timeout_s
+
+    timeout_s = command_timeout_s(config) if timeout_s is None else timeout_s
+    result = app.send_command(config, command, timeout_s=timeout_s)
+    if result.error is not None:
+        raise (UsageError if result.usage else TidelogError)(result.error)
+    if as_json:
+        if not quiet:
+            terminal.emit({"dump": name, **result.to_dict()} if name else result.to_dict())
+    elif result.state == "waiting":
+        terminal.print_line(
+            f"{f'dump {name}: ' if name else ''}no capture has handled it within {timeout_s:g} s; "
+            "the next leader will"
+        )
+    elif not quiet:
+        for line in result_sentences(command.type, result.details):
+            terminal.print_sentence(line)

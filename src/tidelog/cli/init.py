@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from tidelog.cli import terminal
-from tidelog.cli.client import Excluded, Tables
+from tidelog.cli.arguments import Excluded, Tables
 from tidelog.cli.terminal import EXIT_INTERRUPTED
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.patterns import check_listed, matches, patterns_without_table, unmatched_text

@@ -1,11 +1,10 @@
-"""The commands that read and compare (``check``, ``status``, …), ``reset`` and ``state copy``."""
+"""The commands that read and compare: ``check``, ``status``, ``log``, ``verify``, …."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -13,14 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.cli import client, terminal
-from tidelog.cli.client import ConfigFile, Excluded, Json, Tables, exit_unless, load
+from tidelog.cli import arguments, terminal
+from tidelog.cli.arguments import ConfigFile, Excluded, Json, Tables, exit_unless
 from tidelog.cli.live import progress_text
 from tidelog.cli.status_lines import ScreenRow
-from tidelog.cli.terminal import stop_on_signals
 from tidelog.errors import UsageError
-from tidelog.model.units import printable
-from tidelog.results import ResetPlan, Verification
+from tidelog.results import Verification
 from tidelog.system.download_progress import Download
 
 
@@ -67,7 +64,7 @@ def check(
     """
     if sql and as_json:
         raise UsageError("give --sql or --json, not both")
-    loaded = client.load(config)
+    loaded = arguments.load(config)
     from tidelog import app
 
     if sql:
@@ -104,7 +101,7 @@ def plan(
 
     Reads statistics and a few rows; writes nothing.
     """
-    loaded = client.load(config, unread=client.STATE_ALONE)
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
     from tidelog import app
 
     tables = [*(table or ()), *(exclude or ())]
@@ -131,7 +128,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show in a few lines whether all is well, how far behind it is, and what to do."""
-    loaded = client.load(config, unread=client.STATE_ALONE)
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
     from tidelog import app
 
     found = app.status(loaded, ranges=ranges)
@@ -190,7 +187,7 @@ def schema(
     """
     if (at is None) != (columns is None) or (at is not None and table is None):
         raise UsageError("--at and --columns go together, and need --table")
-    loaded = client.load(config, unread=client.STATE_ALONE)
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
     from tidelog import app
 
     if at is None or columns is None or table is None:
@@ -199,19 +196,6 @@ def schema(
     given = sys.stdin.read() if str(columns) == "-" else columns.read_text(encoding="utf-8")
     fixed = app.fix_schema(loaded, table=table, at=at, columns=given)
     terminal.show(fixed.to_dict(), as_json=as_json)
-
-
-def watch(
-    config: ConfigFile,
-    once: Annotated[bool, typer.Option("--once", help="Show one picture and end.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Show live whether all is well, how far behind it is, and running dumps; keys control them."""
-    from tidelog.cli import watch as watching
-
-    loaded = client.load(config, unread=client.STATE_ALONE)
-    with stop_on_signals() as stop:
-        watching.watch(loaded, str(config), stop, once=once, as_json=as_json)
 
 
 def log(
@@ -245,7 +229,7 @@ def log(
     first = int(start) if start is not None and start != "oldest" else None
     if follow and start is None and tail is None:
         tail = 0
-    loaded = client.load(config, unread=client.STATE_ALONE)
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
     from tidelog import app
 
     if follow and tail == 0 and sys.stderr.isatty():  # else nothing would show that it works
@@ -275,7 +259,7 @@ def verify(
     If Ctrl-C or an error ends it early, it prints the results so far, with what was not compared,
     and exits 130 or as the error does.
     """
-    loaded = client.load(config, unread=("control",))
+    loaded = arguments.load(config, unread=("control",))
     from tidelog import app
     from tidelog.cli.live import ProgressView, downloads_to_stderr, live_area
     from tidelog.system.download_progress import report_downloads
@@ -310,107 +294,3 @@ def verify(
         raise
     terminal.show(report.to_dict(), as_json=as_json)
     exit_unless(report.equal)
-
-
-# The command ``reset``: accepts a gap in the source's log.
-
-_NAMED = 10
-
-
-def reset(
-    config: ConfigFile,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Accept a gap (GapError): show what is lost and what is dumped again, then ask.
-
-    Changes nothing but a document in the state store: the next start acts on it, if there is a gap.
-    Exits 2 while a capture leads.
-    """
-    loaded = client.load(config)
-    from tidelog import app
-
-    plan = app.reset_plan(loaded)
-    if not as_json:
-        for line in _plan_lines(plan):
-            terminal.print_sentence(line)
-    if not yes:
-        if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError("nothing was changed: no one can be asked here. Add --yes to do it")
-        if not typer.confirm("Go on without what is lost?"):
-            terminal.print_line("nothing is changed")
-            return
-    app.reset(loaded)
-    if as_json:
-        terminal.emit(plan.to_dict())
-    else:
-        terminal.print_line(f"next: tidelog run {config}   # or tidelog capture")
-
-
-def _plan_lines(plan: ResetPlan) -> Iterator[str]:
-    until = plan.captured_until_ms
-    at = (
-        ""
-        if until is None
-        else time.strftime(
-            ", whose newest transaction is of %Y-%m-%d %H:%M:%S", time.localtime(until / 1000)
-        )
-    )
-    if not plan.log_exists:
-        yield (
-            f"{plan.log} holds no event log{at}. If it is not mounted here, stop, and mount it: "
-            "else capture creates a new one, of another generation, which outputs refuse until "
-            "they have other names and places (docs/how-to/restore.md)."
-        )
-        yield f"Dumped into it: {_name_tables(plan.tables)}."
-        return
-    yield f"The event log is {plan.log}{at}."
-    yield (
-        "Lost: each change after that which the server no longer has. It will never be in the "
-        "event log: it is missing in outputs that keep every change (Kafka, files, HTTP)."
-    )
-    yield f"Dumped again, so that copies are right: {_name_tables(plan.tables)}."
-    if left := plan.not_dumped:
-        reasons = [f"{each.table} ({each.reason})" for each in left]
-        yield (
-            f"Not dumped, because no dump can read them: {_name_tables(reasons)}. Their lost "
-            "changes stay lost, in copies, too: fix the reason first (tidelog check shows how), "
-            "so that they are dumped with the others."
-        )
-    yield (
-        "Until that dump (gap-…) is delivered, copies may have rows that are no longer in the "
-        "source. The event log, the outputs and their progress stay; if there is no gap, capture "
-        "resumes as usual."
-    )
-
-
-def _name_tables(tables: Sequence[str]) -> str:
-    """Return the number of tables, and the names of the first ones."""
-    if not tables:
-        return "none"
-    named = ", ".join(map(printable, tables[:_NAMED]))
-    more = f" and {len(tables) - _NAMED} more" if len(tables) > _NAMED else ""
-    return f"{len(tables)} {'table' if len(tables) == 1 else 'tables'}: {named}{more}"
-
-
-# The command ``state copy``.
-
-
-def copy(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="FROM", help="A configuration file, whose state it is, or a URL."),
-    ],
-    target: Annotated[
-        str, typer.Argument(metavar="TO", help="Likewise; it must hold no state yet.")
-    ],
-    as_json: Json = False,
-) -> None:
-    """Copy a stopped capture's state to another store; refuse if it runs.
-
-    With several databases, name one: `tidelog --database NAME state copy`.
-    docs/how-to/state-store.md.
-    """
-    from tidelog import app
-
-    terminal.show(app.copy_state(source, target, load).to_dict(), as_json=as_json)

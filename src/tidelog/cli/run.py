@@ -1,4 +1,6 @@
-"""The commands that run until they are interrupted: ``demo``, ``capture``, ``pipeline``, …."""
+"""The commands that run processes (``run``, ``capture``, ``pipeline``, ``serve``), and what these
+need: ``jars``, ``handover``.
+"""
 
 from __future__ import annotations
 
@@ -7,80 +9,16 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli import client, terminal
-from tidelog.cli.client import ConfigFile, Json, exit_unless
+from tidelog.cli import arguments, terminal
+from tidelog.cli.arguments import ConfigFile, Json
 from tidelog.cli.terminal import stop_on_signals
 from tidelog.cli.watch import show_beside
 from tidelog.errors import UsageError
 
-ROWS, SECONDS = 300_000, 30
-QUICK_ROWS, QUICK_SECONDS = 20_000, 5
-
-
-def demo(
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--source",
-            metavar="KIND",
-            help="The database: postgres, mysql or mariadb; else the first.",
-        ),
-    ] = None,
-    directory: Annotated[
-        Path,
-        typer.Option(
-            "--dir", metavar="DIR", help="Where it works; emptied first if it is a demo's."
-        ),
-    ] = Path("tidelog-demo"),
-    rows: Annotated[
-        int | None,
-        typer.Option(min=1000, metavar="N", help="Rows in the shop at the start; else 300,000."),
-    ] = None,
-    seconds: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="How long the workload writes; else 30 seconds."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A short one: 20,000 rows, 5 seconds.")
-    ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Run everything embedded: a database, a workload, capture, a dump, Spark, Delta; then verify.
-
-    Capture is killed (kill -9) during its dump, and started again. Exits 0 only if every table
-    equals its Delta copy.
-    """
-    from tidelog.cli.demo import open_story
-    from tidelog.demo.run import SOURCES
-    from tidelog.demo.run import demo as run_demo
-
-    matching = [kind for kind in SOURCES if source in (None, kind)]
-    if not matching:
-        raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
-    try:
-        with stop_on_signals() as stop, open_story(as_json=as_json) as shown:
-            report = run_demo(
-                source=matching[0],
-                directory=directory,
-                rows=rows or (QUICK_ROWS if quick else ROWS),
-                seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
-                keep=keep,
-                on_status=shown.update,
-                stop_event=stop,
-            )
-    except KeyboardInterrupt:
-        terminal.print_sentence(
-            "The demo was interrupted; all that it had started has ended.", error=True
-        )
-        raise
-    shown.end(report)
-    exit_unless(report["equal"])
-
 
 def run(config: ConfigFile, as_json: Json = False) -> None:
     """Run capture and pipeline together on this host, until interrupted."""
-    loaded = client.load(config, several=True)
+    loaded = arguments.load(config, several=True)
     from tidelog import app
     from tidelog.config.loading import databases_of
 
@@ -95,7 +33,7 @@ def run(config: ConfigFile, as_json: Json = False) -> None:
 
 def capture(config: ConfigFile, as_json: Json = False) -> None:
     """Read the source's log into the event log; stand by while another capture leads."""
-    loaded = client.load(config, several=True)
+    loaded = arguments.load(config, several=True)
     from tidelog import app
     from tidelog.config.loading import databases_of
 
@@ -110,8 +48,8 @@ def serve(
         list[Path],
         typer.Argument(
             metavar="CONFIG",
-            help=f"Configuration files; default: {client.DEFAULT_FILE} in the current directory. "
-            "The first one's control.rest says who may log in.",
+            help=f"Configuration files; default: {arguments.DEFAULT_FILE} in the current "
+            "directory. The first one's control.rest says who may log in.",
         ),
     ],
     host: Annotated[
@@ -124,7 +62,7 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Serve the web page of one or several Tidelogs, apart from their captures."""
-    loaded = [(file, client.load(file, several=True)) for file in configs]
+    loaded = [(file, arguments.load(file, several=True)) for file in configs]
     from tidelog import app
 
     def on_start(url: str) -> None:
@@ -145,7 +83,7 @@ def pipeline(
     as_json: Json = False,
 ) -> None:
     """Deliver the event log to the outputs with Spark."""
-    loaded = client.load(config, unread=("control",))
+    loaded = arguments.load(config, unread=("control",))
     if not loaded.outputs:
         raise UsageError(f"{config}: there are no outputs; add one under 'outputs'")
     from tidelog import app
@@ -192,3 +130,27 @@ def jars(
         return
     for path in fetch_jars(wanted, version, directory):
         terminal.print_line(str(path))
+
+
+def handover(
+    config: ConfigFile,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="HOLDER", help="One of the standbys in `tidelog status`."),
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of this pipeline (pipeline.name), not of capture."),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long to wait until capture has handled it."),
+    ] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Have another process capture, or deliver, for example before an upgrade."""
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
+    from tidelog import app
+
+    result = app.hand_over(loaded, to, timeout_s=timeout, pipeline=pipeline)
+    terminal.show(result.to_dict(), as_json=as_json)

@@ -9,9 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from tidelog.cli import terminal
+import typer
+
+from tidelog.cli import arguments, terminal
+from tidelog.cli.arguments import ConfigFile, Json
 from tidelog.cli.live import (
     CONFIRM_KEY,
     DownloadLines,
@@ -22,6 +25,7 @@ from tidelog.cli.live import (
     live_area,
 )
 from tidelog.cli.status_lines import ChangedFacts, closing, name_config
+from tidelog.cli.terminal import stop_on_signals
 from tidelog.errors import TidelogError
 from tidelog.model.units import brief_span
 from tidelog.system.download_progress import Download, report_downloads
@@ -48,7 +52,7 @@ _ONCE_LINES = 200
 _ROLES = {"standby": "stands by", "retrying": "tries again", "starting": "starts"}
 
 
-def watch(
+def show_status(
     config: Config, file: str, stop: threading.Event, *, once: bool = False, as_json: bool = False
 ) -> None:
     """Show the status until ``stop`` is set or `q` is pressed.
@@ -406,3 +410,14 @@ class KeyCommands:
         view.note = "sent…"
         self._sending = threading.Thread(target=send, daemon=True)
         self._sending.start()
+
+
+def watch(
+    config: ConfigFile,
+    once: Annotated[bool, typer.Option("--once", help="Show one picture and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show live whether all is well, how far behind it is, and running dumps; keys control them."""
+    loaded = arguments.load(config, unread=arguments.STATE_ALONE)
+    with stop_on_signals() as stop:
+        show_status(loaded, str(config), stop, once=once, as_json=as_json)

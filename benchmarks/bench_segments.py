@@ -4,7 +4,7 @@
 milliseconds a segment (fsync on), what of it is encoding, MB/s of payload and CPU µs a row; then
 reading them back, and a poll of a reader. Floor: the same bytes to a temporary file, fsynced,
 linked and the directory fsynced, nothing else. With ``--s3``, the same on an S3 server of this
-machine; floor: one conditional put.
+machine; floor: one conditional put. With ``--opening N``: what the first poll of N segments costs.
 """
 
 from __future__ import annotations
@@ -145,17 +145,40 @@ def bench_size(path: str, pool: list[bytes], size: int, segments: int) -> None:
         print(f"{'':12} roll-up of {gone + 1} segments {took:6.1f} ms | first poll {cold:.2f} ms")
 
 
+def bench_opening(path: str, row: bytes, segments: int) -> None:
+    """The first poll of a log of so many segments of a row each, as before a roll-up."""
+    writer = EventLogWriter.create(path, SourceId("postgres", "1", "bench", 1), 1)
+    column = Column("c0", 23, -1, "integer", "int32")
+    SchemaStore(path).register(
+        TableSchema(TableName("public", "t"), 1, (column,), ("c0",), ("c0",), "d", "pgoutput")
+    )
+    one = log_batch([row], 0)
+    for _ in range(segments):
+        one.position += 200_000
+        resume = Resume(0, int(one.position[-1]), int(one.ordinal[-1]))
+        writer.append_log([one], resume)
+    before = time.process_time()
+    took = timed(lambda: EventLog.open(path).latest_offset())
+    cpu = time.process_time() - before
+    print(f"{segments:8,} segments | first poll {took / 1e3:6.2f} s, {cpu:6.2f} s of CPU")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--path", type=Path, help="a directory on the disk to measure")
     parser.add_argument("--s3", action="store_true", help="on an object store")
+    parser.add_argument("--opening", type=int, help="only: open a log of so many segments")
     parser.add_argument("--quick", action="store_true", help="few segments: numbers mean nothing")
     arguments = parser.parse_args()
     rng = np.random.default_rng(1)
     pool = [insert(rng, key) for key in range(2_000 if arguments.quick else 24_000)]
     segments = 5 if arguments.quick else 60
     sizes = (1, 64 << 10, 1 << 20, 4 << 20)
-    if arguments.s3:
+    if arguments.opening:
+        with tempfile.TemporaryDirectory(dir=arguments.path) as directory:
+            os.fsync = lambda _: None  # type: ignore[assignment] # nothing measured is written
+            bench_opening(directory, pool[0], arguments.opening)
+    elif arguments.s3:
         with S3Server() as server:
             bench_size(server.url("warm-up"), pool, 1, 100)
             for size in sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable, Collection
 from itertools import count
@@ -113,7 +114,7 @@ def test_a_device_that_fails_amid_a_put_closes_the_writer(
     with monkeypatch.context() as device:
 
         def break_down() -> None:
-            device.setattr(Path, "stat", fail)
+            device.setattr(os, "stat", fail)
             fail()
 
         with (

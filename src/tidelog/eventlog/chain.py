@@ -7,6 +7,7 @@ a file counts only if a successor names it by (name, epoch, nonce). ``chain.json
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -374,7 +375,8 @@ class ChainReader:
         unreadable = None
         below = bisect_left(names, pred.name)
         # Its own name first; if it was rolled up, an older name that it was merged under.
-        for name in (pred.name, *reversed(names[:below])):
+        older = (names[at] for at in range(below - 1, -1, -1))
+        for name in itertools.chain((pred.name,), older):
             if name not in tags:
                 continue
             try:

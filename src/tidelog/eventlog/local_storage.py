@@ -135,6 +135,11 @@ _NOT_THE_FILES_FAULT = (
 )
 
 
+_SMALL_FILE_BYTES = 64 << 10
+"""A file of which only the footer is wanted is read as a whole up to this size: a memory map costs
+more."""
+
+
 class LocalStorage:
     """A directory of a local file system with hard links."""
 
@@ -142,6 +147,7 @@ class LocalStorage:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
+        self._folder = f"{self.root}/"
         self._written = False
 
     def __repr__(self) -> str:
@@ -201,8 +207,12 @@ class LocalStorage:
         return self.tag(name)
 
     def open(self, name: str, *, footer: bool = False) -> pa.NativeFile:
+        path = f"{self._folder}{name}"
         try:
-            return pa.memory_map(str(self.path(name)), "r")
+            if footer and os.stat(path).st_size <= _SMALL_FILE_BYTES:  # noqa: PTH116
+                with open(path, "rb") as file:  # noqa: PTH123
+                    return pa.BufferReader(file.read())
+            return pa.memory_map(path, "r")
         except OSError as error:
             if error.errno in _NOT_THE_FILES_FAULT:
                 raise _storage_error("open", self.path(name), error) from error
@@ -217,10 +227,12 @@ class LocalStorage:
 
     def tag(self, name: str) -> Tag | None:
         try:
-            with _storage_errors("check", self.path(name)):
-                status = self.path(name).stat()
+            # A Path costs as much as the call.
+            status = os.stat(f"{self._folder}{name}")  # noqa: PTH116
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _storage_error("check", self.path(name), error) from error
         return Tag((status.st_ino, status.st_mtime_ns, status.st_size))
 
     def tags_of(self, names: Sequence[str]) -> list[Tag | None]:

@@ -18,7 +18,7 @@ from typing import Any
 from tidelog.capture.capture_scope import CaptureScope
 from tidelog.capture.source_monitor import UnansweredRequests
 from tidelog.capture.unsupported_tables import UnsupportedTables
-from tidelog.errors import SourceError, TidelogError, UnsupportedTableError
+from tidelog.errors import SourceError, TidelogError
 from tidelog.model.patterns import matches
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
@@ -439,17 +439,12 @@ class CatalogueWatch:
         """The catalogue's shape of each table; unsupported ones are reported."""
         shapes: dict[TableName, TableShape] = {}
         refused: dict[TableName, UnsupportedReason] = {}
-        for table in tables:
-            try:
-                shape = self._catalogue.shape(table)
-            except UnsupportedTableError as error:
-                refused[table] = UnsupportedReason(
-                    error.reason, error.remedy, only_dumps=error.only_dumps
-                )
+        for table, found in self._catalogue.shapes(tables).items():
+            if isinstance(found, UnsupportedReason):
+                refused[table] = found
             else:
-                if shape is not None:
-                    shapes[table] = shape
-                    self._unsupported.resolve("log", table)
+                shapes[table] = found
+                self._unsupported.resolve("log", table)
         self._unsupported.set_all("catalogue", refused)
         return shapes
 

@@ -268,6 +268,12 @@ class CheckingCatalogue:
             raise UnsupportedTableError(table, why.reason, why.remedy)
         return self._catalogue.shape(table)
 
+    def shapes(
+        self, tables: Sequence[TableName]
+    ) -> dict[TableName, TableShape | UnsupportedReason]:
+        found = self._catalogue.shapes(tables)
+        return {t: self._unsupported.find_reason(t) or shape for t, shape in found.items()}
+
     def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:
         return self._catalogue.columns(tables)
 

@@ -81,6 +81,12 @@ class Catalogue(Protocol):
         """
         ...
 
+    def shapes(
+        self, tables: Sequence[TableName]
+    ) -> dict[TableName, TableShape | UnsupportedReason]:
+        """Return the `shape` of those of the tables that exist, or why it would raise."""
+        ...
+
     def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:
         """Return the names of all columns of those of the tables that exist, also excluded ones.
 

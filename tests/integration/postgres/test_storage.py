@@ -15,8 +15,9 @@ import pytest
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
-from tidelog.ports import Published, Retention
+from tidelog.ports import Published, Retention, UnsupportedReason
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.storage import rows_may_differ
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
@@ -372,7 +373,7 @@ def test_look_reads_nothing_but_the_stamp_while_nothing_changes(
     publications = Publications("tidelog", ["public.*"])
     publications.sync(sql)
     read: list[str] = []
-    for name in ("stamp", "versions", "shape"):
+    for name in ("stamp", "versions", "shapes"):
         monkeypatch.setattr(catalogue, name, noted(read, name, getattr(catalogue, name)))
     state = SqliteState(tmp_path / "state.db")
     watch = CatalogueWatch(
@@ -391,12 +392,12 @@ def test_look_reads_nothing_but_the_stamp_while_nothing_changes(
     assert read == ["stamp"]
     sql.execute("GRANT SELECT ON t TO public")
     watch.poll()
-    assert read == ["stamp", "stamp", "versions", "shape"]
+    assert read == ["stamp", "stamp", "versions", "shapes"]
     sql.execute("ALTER TABLE t ADD d int DEFAULT 5")
     read.clear()
     for _ in range(3):  # it is asked for until it is granted
         watch.poll()
-        assert read == ["stamp", "versions", "shape"]
+        assert read == ["stamp", "versions", "shapes"]
         read.clear()
     catalogue.close()
 
@@ -488,3 +489,54 @@ def test_queries_of_many_tables_are_prepared_and_see_each_change(
     [(prepared,)] = catalogue._connection.execute("SELECT count(*) FROM pg_prepared_statements")
     catalogue.close()
     assert prepared > 3
+
+
+def test_shapes_of_many_tables_are_those_of_each_with_its_own_error(
+    server: PostgresServer, sql: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql.execute(
+        "CREATE TYPE color AS ENUM ('red'); CREATE TYPE place AS (x int, y color);"
+        "CREATE TABLE a (id int PRIMARY KEY, c color DEFAULT 'red');"
+        "ALTER TABLE a ADD n int DEFAULT 7;"
+        "CREATE TABLE b (id numeric(9, 2) PRIMARY KEY, p place, s varchar(5));"
+        "CREATE TABLE c (id int, n int);"
+        "CREATE TABLE d (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);"
+        "CREATE TABLE d_1 PARTITION OF d FOR VALUES IN (1);"
+        "CREATE TABLE d_2 PARTITION OF d FOR VALUES IN (2);"
+        "CREATE TABLE e (secret int PRIMARY KEY);"
+        "CREATE TABLE f (id int PRIMARY KEY, secret color[]);"
+        "CREATE TABLE hidden (id int PRIMARY KEY);"
+        'CREATE ROLE "some reader" LOGIN;'
+        'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "some reader";'
+        'REVOKE ALL ON hidden FROM "some reader"'
+    )
+    Publications("tidelog", ["public.*"]).sync(sql)
+    settings: dict[str, Any] = {
+        "keys": {"public.c": ["no"]},
+        "exclude_columns": ["public.*.secret"],
+        "publications": ["tidelog", "tidelog_inserts"],
+    }
+    catalogue = PostgresCatalogue(server.dsn("storage", user="some reader"), **settings)
+    tables = [TableName("public", name) for name in ("a", "gone", "hidden", *"bcdef")]
+    single: dict[TableName, Any] = {}
+    for table in tables:
+        try:
+            single[table] = catalogue.shape(table)
+        except UnsupportedTableError as error:
+            single[table] = UnsupportedReason(
+                error.reason, error.remedy, only_dumps=error.only_dumps
+            )
+    monkeypatch.setattr("tidelog.sources.postgres.catalogue.tables._TABLES_AT_ONCE", 3)
+    some = catalogue.shapes(tables)
+    monkeypatch.undo()
+    for shapes in (some, catalogue.shapes(tables), catalogue.shapes(tables[::-1])):
+        assert shapes == {table: shape for table, shape in single.items() if shape is not None}
+    assert single[TableName("public", "gone")] is None
+    for name, reason in (("hidden", "GRANT"), ("c", "source.keys"), ("e", "exclude_columns")):
+        assert reason in str(single[TableName("public", name)]), name
+    assert [c.name for c in single[TableName("public", "f")].schema.columns] == ["id"]
+    assert json.loads(single[TableName("public", "d")].storage)["parts"]
+    assert len(json.loads(single[TableName("public", "b")].storage)["types"]) == 2
+    assert catalogue.shapes([]) == {}
+    catalogue.close()
+    sql.execute('DROP OWNED BY "some reader"; DROP ROLE "some reader"')

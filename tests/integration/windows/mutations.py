@@ -20,6 +20,7 @@ from tidelog.capture.session import loop, session
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.eventlog.reader import EmittedTransactions
 from tidelog.model.records import KeyEffect, RecordKind
+from tidelog.ports import TableShape
 from tidelog.sources.postgres.catalogue import publication, storage
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
@@ -196,13 +197,18 @@ def schema_changes_ignored(patch: Patch) -> None:
 
 def storage_ignored(patch: Patch) -> None:
     """What changes rows without row events is not noticed."""
-    shape = PostgresCatalogue.shape
+    shapes = PostgresCatalogue._shapes
 
-    def shapeless(self: PostgresCatalogue, table: Any) -> Any:
-        found = shape(self, table)
-        return None if found is None else dataclasses.replace(found, storage="")
+    def shapeless(self: PostgresCatalogue, tables: Any) -> Any:
+        read = shapes(self, tables)
+        replaced = {
+            table: dataclasses.replace(shape, storage="")
+            for table, shape in read.items()
+            if isinstance(shape, TableShape)
+        }
+        return read | replaced
 
-    patch.setattr(PostgresCatalogue, "shape", shapeless)
+    patch.setattr(PostgresCatalogue, "_shapes", shapeless)
     patch.setattr(automatic, "changes_rows", lambda seen: None)
 
 

@@ -24,15 +24,14 @@ from tidelog.control.mailbox import new_id
 from tidelog.errors import (
     GapError,
     TidelogError,
-    UnsupportedTableError,
     UsageError,
     WaitTimeoutError,
 )
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
-from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import Catalogue, LogReader, StateStore
+from tidelog.model.schema import TableSchema
+from tidelog.ports import LogReader, StateStore, TableShape, UnsupportedReason
 from tidelog.results import KeyRepair, NotDumped, ResetPlan
 from tidelog.state.opening import ReadOnlyStateStore, open_election, open_state
 from tidelog.system.processes import unix_ms
@@ -143,7 +142,8 @@ def reset_plan(config: Config) -> ResetPlan:
     last_us = 0 if status is None else (status.value.get("capture") or {}).get("last_commit_ts", 0)
     with closing(source_kind(config).catalogue()) as catalogue:
         tables = sorted(catalogue.tables(config.source.tables), key=str)
-        reasons = {str(table): _reason_not_dumped(catalogue, table) for table in tables}
+        shapes = catalogue.shapes(tables)
+    reasons = {str(table): _reason_not_dumped(shapes.get(table)) for table in tables}
     return ResetPlan(
         event_log_path(config),
         log_exists,
@@ -160,12 +160,10 @@ def _leader(config: Config) -> str | None:
         return election.leader()
 
 
-def _reason_not_dumped(catalogue: Catalogue, table: TableName) -> str | None:
+def _reason_not_dumped(shape: TableShape | UnsupportedReason | None) -> str | None:
     """Return why no dump can read the table; None: a dump can."""
-    try:
-        shape = catalogue.shape(table)
-    except UnsupportedTableError as error:
-        return error.reason
+    if isinstance(shape, UnsupportedReason):
+        return shape.reason
     if shape is None:
         return "the table is gone"
     return None if shape.schema.dumpable else NO_KEY

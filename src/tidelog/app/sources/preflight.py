@@ -37,6 +37,7 @@ from tidelog.ports import (
     NamingOutputKind,
     ProbedOutputKind,
     SourceId,
+    TableShape,
     TargetTable,
 )
 from tidelog.results import CheckFinding
@@ -85,13 +86,11 @@ def check_keyless(config: Config, schemas: Sequence[TableSchema]) -> Iterator[Ch
 
 
 def _schemas(config: Config, catalogue: Catalogue) -> Iterator[TableSchema]:
-    for table in catalogue.tables(config.source.tables):
-        try:
-            shape = catalogue.shape(table)
-        except TidelogError:
-            continue  # the check of the source reports it
-        if shape is not None:
-            yield shape.schema
+    try:
+        shapes = catalogue.shapes(catalogue.tables(config.source.tables)).values()
+    except TidelogError:
+        return  # the check of the source reports it, as it does an unsupported table
+    yield from (shape.schema for shape in shapes if isinstance(shape, TableShape))
 
 
 def _delivered_tables(

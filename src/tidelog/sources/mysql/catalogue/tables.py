@@ -17,7 +17,7 @@ from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema, backticked
-from tidelog.ports import Retention, SourceLoad, TableShape
+from tidelog.ports import Retention, SourceLoad, TableShape, UnsupportedReason
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import (
@@ -107,6 +107,22 @@ class MySqlCatalogue:
                 estimated_bytes=storage.estimated_bytes,
                 key_spelling=_key_spelling(found.schema),
             )
+
+    def shapes(
+        self, tables: Sequence[TableName]
+    ) -> dict[TableName, TableShape | UnsupportedReason]:
+        """See `tidelog.ports.Catalogue`."""
+        found: dict[TableName, TableShape | UnsupportedReason] = {}
+        for table in tables:
+            try:
+                shape = self.shape(table)
+            except UnsupportedTableError as error:
+                why = UnsupportedReason(error.reason, error.remedy, only_dumps=error.only_dumps)
+                found[table] = why
+            else:
+                if shape is not None:
+                    found[table] = shape
+        return found
 
     def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:
         """See `tidelog.ports.Catalogue`."""

@@ -8,17 +8,18 @@ columns, and generated ones unless they are stored and published (PostgreSQL 18)
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
 from tidelog.codecs.postgres.formats import FIRST_USER_ID, MULTIRANGES, RANGES
 from tidelog.codecs.postgres.pgoutput import RelationSeen
+from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema, struct_of
-from tidelog.sources.postgres.catalogue.identity import identities
+from tidelog.sources.postgres.catalogue.identity import ReplicaIdentity, identities
 from tidelog.sources.postgres.connect import Connection
 from tidelog.sources.table_settings import (
     ColumnExclusion,
@@ -26,6 +27,8 @@ from tidelog.sources.table_settings import (
     surrogate_key,
     unfit_key,
 )
+
+_T = TypeVar("_T")
 
 WIRE_FORMAT = "pgoutput"
 
@@ -54,7 +57,7 @@ WITH published AS (
   SELECT coalesce(bool_and(to_jsonb(p) ->> 'pubgencols' = 's'), false) AS generated
   FROM pg_catalog.pg_publication p WHERE p.pubname = ANY (%s)
 )
-SELECT c.oid, c.relkind::text, c.relreplident::text,
+SELECT n.nspname::text, c.relname::text, c.oid::int8, c.relkind::text, c.relreplident::text,
   (SELECT coalesce(json_agg(json_build_array(a.attnum, a.attname, a.atttypid::int8, a.atttypmod,
      a.attnotnull) ORDER BY a.attnum), '[]')
    FROM pg_catalog.pg_attribute a
@@ -72,9 +75,13 @@ SELECT c.oid, c.relkind::text, c.relreplident::text,
    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
    WHERE i.indrelid = c.oid AND i.indisreplident AND k.place <= i.indnkeyatts),
   published.generated
-FROM published, pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE {condition} AND c.relkind IN ('r', 'p')
+FROM published, {tables} WHERE c.relkind IN ('r', 'p')
 """
+_NAMED = """unnest(%s::text[], %s::text[]) AS t(namespace, name)
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.namespace
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.name"""
+_NUMBERED = """pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND c.oid = %s"""
 
 # Types by (oid, typmod), domains resolved as the server's getBaseTypeAndTypmod does.
 _TYPES = """
@@ -110,24 +117,25 @@ WHERE y.oid = ANY (%s::int8[]::oid[])
 """
 
 _ABOVE = """
-SELECT n.nspname, c.relname
-FROM pg_catalog.pg_partition_ancestors(%s::oid::regclass) a
-JOIN pg_catalog.pg_class c ON c.oid = a.relid
+SELECT below.oid::int8, n.nspname, c.relname
+FROM unnest(%s::int8[]::oid[]) AS below(oid)
+CROSS JOIN LATERAL pg_catalog.pg_partition_ancestors(below.oid::regclass) a
+JOIN pg_catalog.pg_class c ON c.oid = a.relid AND c.oid <> below.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid <> %s::oid
 """
 # A dropped relation that a publication may have shown by its own name although it was a partition.
 _HIDDEN = b"""
 SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = %s)
   AND EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = ANY (%s) AND NOT pubviaroot)
 """
-_THERE = b"SELECT FROM pg_catalog.pg_class WHERE oid = %s"
+_THERE = b"SELECT oid::int8 FROM pg_catalog.pg_class WHERE oid = ANY (%s::int8[]::oid[])"
 
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
     """A table's catalogue row; columns are (attnum, name, type oid, typmod, not null)."""
 
+    table: TableName
     oid: int
     kind: str
     identity: str
@@ -136,6 +144,29 @@ class _Relation:
     key_immediate: bool
     identity_index: list[int]
     generated: bool  # stored generated columns are published
+
+    @property
+    def names(self) -> list[str]:
+        return [name for _, name, *_ in self.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class _Related:
+    """What other catalogue rows say of some relations.
+
+    Attributes:
+        identities: of partitioned tables, by their partitions.
+        types: name, base type and its typmod of a column's type, by oid and typmod.
+        parts: of types that users defined, by oid.
+        above: the tables of which a relation is a partition. Read only to exclude columns.
+        there: the relations that exist. As ``above``.
+    """
+
+    identities: Mapping[int, ReplicaIdentity]
+    types: Mapping[tuple[int, int], tuple[str, int, int]]
+    parts: Mapping[int, tuple[Any, ...]]
+    above: Mapping[int, Sequence[TableName]]
+    there: Collection[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,31 +208,45 @@ class PostgresSchemaFinder:
         """The table in this transaction's snapshot; None if there is none. Raises
         UnsupportedTableError if a column of its key is excluded.
         """
-        row = connection.execute(
-            _SHAPE.format(condition="n.nspname = %s AND c.relname = %s").encode(),
-            (self._publications, table.namespace, table.name),
-        ).fetchone()
-        if row is None:
-            return None
-        relation = _relation(row)
-        names = [name for _, name, *_ in relation.columns]
-        kind, identity = self._of_partitions(connection, relation, names) or (
+        return one_of(self.find_all(connection, [table]), table)
+
+    def find_all(
+        self, connection: Connection, tables: Sequence[TableName]
+    ) -> dict[TableName, PostgresFoundTable | UnsupportedTableError]:
+        """Those of the tables that exist, or the error that `find` raises; by a few queries."""
+        names = ([table.namespace for table in tables], [table.name for table in tables])
+        query = _SHAPE.format(tables=_NAMED).encode()
+        rows = connection.execute(query, (self._publications, *names)).fetchall()
+        relations = [_relation(row) for row in rows]
+        types = {(column[2], column[3]) for each in relations for column in each.columns}
+        related = self._related(connection, [each.oid for each in relations], relations, types)
+        found: dict[TableName, PostgresFoundTable | UnsupportedTableError] = {}
+        for relation in relations:
+            try:
+                found[relation.table] = self._found(relation, related)
+            except UnsupportedTableError as error:
+                found[relation.table] = error
+        return found
+
+    def _found(self, relation: _Relation, related: _Related) -> PostgresFoundTable:
+        names = relation.names
+        kind, identity = _of_partitions(related, relation, names) or (
             relation.identity,
             _identity_columns(relation),
         )
-        columns, structures = self._columns(connection, [c[1:] for c in relation.columns])
+        columns, structures = _columns(related, [c[1:] for c in relation.columns])
         schema = TableSchema(
-            table=table,
+            table=relation.table,
             relation_id=relation.oid,
             columns=columns,
-            key=self._key(table, relation, names),
+            key=self._key(relation.table, relation, names),
             identity=identity,
             identity_kind=kind,
             wire_format=WIRE_FORMAT,
             structures=structures,
         )
-        unfit = None if schema.key else unfit_key(self._keys, table, names)
-        schema = self._without_excluded(connection, schema)
+        unfit = None if schema.key else unfit_key(self._keys, relation.table, names)
+        schema = self._without_excluded(related, schema)
         return PostgresFoundTable(schema, relation.kind == "p", unfit)
 
     def schema_of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
@@ -212,20 +257,23 @@ class PostgresSchemaFinder:
         """
         table = TableName(seen.namespace, seen.name)
         row = connection.execute(
-            _SHAPE.format(condition="c.oid = %s").encode(),
+            _SHAPE.format(tables=_NUMBERED).encode(),
             (self._publications, seen.relation_id),
         ).fetchone()
         relation = None if row is None else _relation(row)
         not_null = set() if relation is None else {c[1] for c in relation.columns if c[4]}
         names = [name for _, name, _, _ in seen.columns]
+        types = {(type_oid, typmod) for _, _, type_oid, typmod in seen.columns}
+        relations = [] if relation is None else [relation]
+        related = self._related(connection, [seen.relation_id], relations, types)
         kind = seen.replica_identity
         identity = tuple(name for flags, name, _, _ in seen.columns if flags & 1)
         if relation is not None:
-            kind, identity = self._of_partitions(connection, relation, names) or (kind, identity)
+            kind, identity = _of_partitions(related, relation, names) or (kind, identity)
         columns = [
             (name, type_oid, typmod, name in not_null) for _, name, type_oid, typmod in seen.columns
         ]
-        built, structures = self._columns(connection, columns)
+        built, structures = _columns(related, columns)
         schema = TableSchema(
             table=table,
             relation_id=seen.relation_id,
@@ -238,33 +286,38 @@ class PostgresSchemaFinder:
             wire_format=WIRE_FORMAT,
             structures=structures,
         )
-        return self._without_excluded(connection, schema)
+        return self._without_excluded(related, schema)
 
-    def _without_excluded(self, connection: Connection, schema: TableSchema) -> TableSchema:
+    def _related(
+        self,
+        connection: Connection,
+        relation_ids: Sequence[int],
+        relations: Sequence[_Relation],
+        types: Collection[tuple[int, int]],
+    ) -> _Related:
+        """Read what belongs to these relations; ``relations``: those that exist."""
+        found: dict[int, ReplicaIdentity] = {}
+        if partitioned := [relation for relation in relations if relation.kind == "p"]:
+            oids, generated = [each.oid for each in partitioned], partitioned[0].generated
+            found = identities(connection, oids, generated=generated)
+        asked = ([type_oid for type_oid, _ in types], [typmod for _, typmod in types])
+        rows = connection.execute(_TYPES.encode(), asked).fetchall()
+        named = {(row[0], row[1]): row[2:] for row in rows}
+        parts = _parts(connection, {base for _, base, _ in named.values()})
+        above: Mapping[int, Sequence[TableName]] = {}
+        there: set[int] = set()
+        if self.exclusion.patterns:
+            above = tables_above(connection, relation_ids)
+            # Last: one that is there now was there when the tables above it were looked up.
+            there = {oid for (oid,) in connection.execute(_THERE, (list(relation_ids),))}
+        return _Related(found, named, parts, above, there)
+
+    def _without_excluded(self, related: _Related, schema: TableSchema) -> TableSchema:
         """The schema without excluded columns, also those of a table of which it is a partition:
         a publication of others may show partitions by their own names.
         """
-        if not self.exclusion.patterns:
-            return self.exclusion.apply(schema)
-        above = tables_above(connection, schema.relation_id)
-        # In this order: one that is there now was there when the tables above it were looked up.
-        there = connection.execute(_THERE, (schema.relation_id,)).fetchone()
-        return self.exclusion.apply(schema, above, dropped=there is None)
-
-    def _of_partitions(
-        self, connection: Connection, relation: _Relation, names: Sequence[str]
-    ) -> tuple[str, tuple[str, ...]] | None:
-        """A partitioned table's identity by its partitions; None: its own identity is right."""
-        if relation.kind != "p":
-            return None
-        found = identities(connection, [relation.oid], generated=relation.generated)
-        identity = found.get(relation.oid)
-        if identity is None or identity.trouble is not None:
-            return None
-        if identity.columns is None:
-            return identity.kind, tuple(names)
-        columns = tuple(name for name in names if name in identity.columns)
-        return (identity.kind, columns) if len(columns) == len(identity.columns) else None
+        above = related.above.get(schema.relation_id, ())
+        return self.exclusion.apply(schema, above, dropped=schema.relation_id not in related.there)
 
     def _default_key(
         self, relation: _Relation | None, identity: tuple[str, ...]
@@ -284,44 +337,56 @@ class PostgresSchemaFinder:
             return key
         return surrogate_key(self._keys, table, present)
 
-    def _columns(
-        self, connection: Connection, columns: Sequence[tuple[str, int, int, bool]]
-    ) -> tuple[tuple[Column, ...], tuple[tuple[str, str], ...]]:
-        """The columns, and the structures of those of types that users defined."""
-        rows = connection.execute(
-            _TYPES.encode(),
-            ([type_oid for _, type_oid, _, _ in columns], [typmod for _, _, typmod, _ in columns]),
-        ).fetchall()
-        types = {(row[0], row[1]): row[2:] for row in rows}
-        built, bases = [], {}
-        for name, type_oid, typmod, not_null in columns:
-            # A type that was dropped since is delivered as text, like all unknown types.
-            type_name, base, base_mod = types.get((type_oid, typmod), (f"oid {type_oid}", 0, -1))
-            logical = logical_type(base, base_mod)
-            built.append(Column(name, type_oid, typmod, type_name, logical, not not_null))
-            if base >= FIRST_USER_ID:
-                bases[name] = base
-        return tuple(built), _structures(connection, bases)
+
+def one_of(found: Mapping[TableName, _T | UnsupportedTableError], table: TableName) -> _T | None:
+    """Return what was found of a table, None if nothing was, or raise its error."""
+    one = found.get(table)
+    if isinstance(one, UnsupportedTableError):
+        raise one
+    return one
 
 
-def _structures(connection: Connection, bases: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
-    """The structures of columns of composite and range types, and of their arrays.
+def _of_partitions(
+    related: _Related, relation: _Relation, names: Sequence[str]
+) -> tuple[str, tuple[str, ...]] | None:
+    """A partitioned table's identity by its partitions; None: its own identity is right."""
+    identity = related.identities.get(relation.oid)
+    if identity is None or identity.trouble is not None:
+        return None
+    if identity.columns is None:
+        return identity.kind, tuple(names)
+    columns = tuple(name for name in names if name in identity.columns)
+    return (identity.kind, columns) if len(columns) == len(identity.columns) else None
 
-    Args:
-        connection: reads the catalogue.
-        bases: by name of a column, the oid of its type.
+
+def _columns(
+    related: _Related, columns: Sequence[tuple[str, int, int, bool]]
+) -> tuple[tuple[Column, ...], tuple[tuple[str, str], ...]]:
+    """The columns, and the structures of those of composite and range types, and of their
+    arrays.
     """
+    built, structures = [], []
+    for name, type_oid, typmod, not_null in columns:
+        # A type that was dropped since is delivered as text, like all unknown types.
+        unknown = (f"oid {type_oid}", 0, -1)
+        type_name, base, base_mod = related.types.get((type_oid, typmod), unknown)
+        logical = logical_type(base, base_mod)
+        built.append(Column(name, type_oid, typmod, type_name, logical, not not_null))
+        if base >= FIRST_USER_ID and "(" in (kind := _structure(base, -1, related.parts)):
+            structures.append((name, kind))
+    return tuple(built), tuple(structures)
+
+
+def _parts(connection: Connection, types: set[int]) -> dict[int, tuple[Any, ...]]:
+    """The parts of those of the types that users defined, and the parts of these."""
     parts: dict[int, tuple[Any, ...]] = {}
-    wanted = set(bases.values())
+    wanted = {oid for oid in types if oid >= FIRST_USER_ID}
     while wanted:
         rows = connection.execute(_PARTS.encode(), (list(wanted),)).fetchall()
         parts.update({row[0]: row[1:] for row in rows})
         found = {part for row in rows for part in (row[2], *(each[1] for each in row[4]))}
         wanted = {oid for oid in found if oid >= FIRST_USER_ID} - parts.keys()
-    found_kinds = {name: _structure(base, -1, parts) for name, base in bases.items()}
-    return tuple(
-        (name, kind) for name, kind in found_kinds.items() if kind != "text" and "(" in kind
-    )
+    return parts
 
 
 def composite_types(schema: TableSchema) -> list[int]:
@@ -361,11 +426,13 @@ def _built_in(type_oid: int, typmod: int) -> str:
 
 
 def tables_above(
-    connection: psycopg.Connection[tuple[Any, ...]], relation_id: int
-) -> list[TableName]:
-    """The partitioned tables of which the relation is a partition now."""
-    rows = connection.execute(_ABOVE.encode(), (relation_id, relation_id)).fetchall()
-    return [TableName(namespace, name) for namespace, name in rows]
+    connection: psycopg.Connection[tuple[Any, ...]], relation_ids: Sequence[int]
+) -> dict[int, list[TableName]]:
+    """The partitioned tables of which each of the relations is a partition now, if any."""
+    found: dict[int, list[TableName]] = {}
+    for oid, *name in connection.execute(_ABOVE.encode(), (list(relation_ids),)):
+        found.setdefault(oid, []).append(TableName(*name))
+    return found
 
 
 def may_have_been_partition(
@@ -389,15 +456,16 @@ def logical_type(type_oid: int, typmod: int) -> str:
 
 
 def _relation(row: tuple[Any, ...]) -> _Relation:
-    oid, kind, identity, columns, key, key_immediate, identity_index, generated = row
+    namespace, name, oid, kind, identity, columns, key, key_immediate, index, generated = row
     return _Relation(
+        table=TableName(namespace, name),
         oid=oid,
         kind=kind,
         identity=identity,
         columns=[tuple(column) for column in columns],
         key=key or [],
         key_immediate=key_immediate,
-        identity_index=identity_index or [],
+        identity_index=index or [],
         generated=generated,
     )
 

@@ -27,23 +27,24 @@ from typing import Any
 
 import psycopg
 
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, TableSchema
 
 FIRST_USER_OID = 16_384
 _NAMESPACES_SINCE = 150_000
 
-# The leaves of a table, or the table itself if it has no partitions. attmissingval is what ADD
+# The leaves of tables, or the table itself if it has no partitions. attmissingval is what ADD
 # COLUMN with a default stores instead of rewriting rows; servers in FIPS mode have no md5. A table
 # that a publication names can't be made unlogged; a table that none names may have been unlogged
 # and changed in the meantime.
 _LEAVES = """
 WITH RECURSIVE tree AS (
-  SELECT %s::oid AS oid, ''::text AS inherits
+  SELECT root, root AS oid, ''::text AS inherits FROM unnest(%s::int8[]::oid[]) AS root
   UNION ALL
-  SELECT i.inhrelid, i.xmin::text FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent = tree.oid
+  SELECT tree.root, i.inhrelid, i.xmin::text
+  FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent = tree.oid
   JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
 )
-SELECT c.oid::int8, c.relkind::text, c.relfilenode::int8, tree.inherits,
+SELECT tree.root::int8, c.oid::int8, c.relkind::text, c.relfilenode::int8, tree.inherits,
   (SELECT coalesce(json_object_agg(a.attnum, encode(sha256(convert_to(a.attmissingval::text,
      getdatabaseencoding())), 'hex') ORDER BY a.attnum), '{}')
    FROM pg_catalog.pg_attribute a
@@ -53,7 +54,6 @@ FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 ORDER BY c.oid
 """
 
-# Like `_LEAVES`, for many tables.
 _ESTIMATES = """
 WITH RECURSIVE tree AS (
   SELECT c.oid AS root, n.nspname, c.relname, c.oid
@@ -76,7 +76,7 @@ GROUP BY 1, 2
 # [publication, its xmin, what includes the table, ...]. SET SCHEMA replaces the row of pg_depend,
 # which matters only to publications of schemas.
 _TABLE = """
-SELECT
+SELECT c.oid::int8,
   (SELECT coalesce(json_object_agg(a.attnum, json_build_array(a.attname, a.xmin::text,
      CASE WHEN a.attgenerated = '' THEN 0 ELSE coalesce(d.oid::int8, 1) END)
      ORDER BY a.attnum), '{{}}')
@@ -91,7 +91,7 @@ SELECT
    LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
    {of_namespaces}
    WHERE p.pubname = ANY (%s) AND (p.puballtables OR r.oid IS NOT NULL {or_namespaces}))
-FROM pg_catalog.pg_class c WHERE c.oid = %s
+FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::int8[]::oid[])
 """
 _BY_NAMESPACE = {
     "namespaces": """, s.oid::int8, CASE WHEN s.oid IS NOT NULL THEN (
@@ -106,7 +106,7 @@ _BY_NO_NAMESPACE = dict.fromkeys(_BY_NAMESPACE, "")
 
 # The types that those in ``used`` consist of: elements, attributes, bounds, what a domain is over.
 _PARTS = """
-  SELECT part.oid FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid
+  SELECT {root} part.oid FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid
   CROSS JOIN LATERAL (
     SELECT y.typelem WHERE y.typelem <> 0
     UNION ALL SELECT y.typbasetype WHERE y.typbasetype <> 0
@@ -121,11 +121,12 @@ _PARTS = """
 # and columns of composites (also dropped ones, whose numbers are not reused), with their names.
 _TYPES = f"""
 WITH RECURSIVE used AS (
-  SELECT a.atttypid AS oid FROM pg_catalog.pg_attribute a
-  WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
-  UNION {_PARTS} WHERE used.oid >= {FIRST_USER_OID}
+  SELECT a.attrelid AS root, a.atttypid AS oid FROM pg_catalog.pg_attribute a
+  WHERE a.attrelid = ANY (%s::int8[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+    AND a.atttypid >= {FIRST_USER_OID}
+  UNION {_PARTS.format(root="root,")} WHERE used.oid >= {FIRST_USER_OID}
 )
-SELECT y.oid::text, CASE WHEN y.typtype = 'e' THEN
+SELECT root::int8, y.oid::text, CASE WHEN y.typtype = 'e' THEN
     (SELECT json_object_agg(e.oid::int8, e.xmin::text) FROM pg_catalog.pg_enum e
      WHERE e.enumtypid = y.oid)
   ELSE (SELECT json_build_object('columns', string_agg(concat_ws(' ', a.attnum, a.atttypid,
@@ -145,7 +146,7 @@ _ATTRIBUTES = "SELECT " + _VERSION.format(relations="%s::int8[]::oid[]")
 _COMPOSITES = f"""
 WITH RECURSIVE used AS (
   SELECT unnest(%s::int8[])::oid AS oid
-  UNION {_PARTS} WHERE used.oid >= {FIRST_USER_OID}
+  UNION {_PARTS.format(root="")} WHERE used.oid >= {FIRST_USER_OID}
 ), composites AS (
   SELECT ARRAY(SELECT y.typrelid FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid
     WHERE y.typtype = 'c') AS relations
@@ -165,39 +166,60 @@ class PostgresTableStorage:
     pages: int
 
 
-def storage_of(
+def storages_of(
     connection: psycopg.Connection[tuple[Any, ...]],
-    relation_id: int,
+    schemas: Sequence[TableSchema],
     publications: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    excluded: Sequence[str] = (),
-) -> PostgresTableStorage:
-    """The table's storage as the connection's transaction sees it.
+) -> dict[int, PostgresTableStorage]:
+    """How the tables are stored as the connection's transaction sees them, by oid.
 
     Args:
         connection: the source.
-        relation_id: the table's oid.
+        schemas: the tables, which exist. For their generated columns a new expression counts as a
+            change.
         publications: the log shows what these publish: a table that left one of them and came back
             has changes that the log never showed.
-        columns: the published columns; for generated ones a new expression counts as a change.
-        excluded: the columns that are kept out of the event log.
     """
-    rows = connection.execute(_LEAVES.encode(), (relation_id,)).fetchall()
+    oids = [schema.relation_id for schema in schemas]
+    leaves: dict[int, list[tuple[Any, ...]]] = {}
+    for oid, *leaf in connection.execute(_LEAVES.encode(), (oids,)):
+        leaves.setdefault(oid, []).append(tuple(leaf))
     namespaces = connection.info.server_version >= _NAMESPACES_SINCE
     query = _TABLE.format(**(_BY_NAMESPACE if namespaces else _BY_NO_NAMESPACE))
-    row = connection.execute(query.encode(), (list(publications), relation_id)).fetchone()
-    found, published, members = row or ({}, [], [])
+    rows = connection.execute(query.encode(), (list(publications), oids)).fetchall()
+    tables = {oid: found for oid, *found in rows}
+    types: dict[int, dict[str, Any]] = {}
+    for oid, type_oid, version in connection.execute(_TYPES.encode(), (oids,)):
+        types.setdefault(oid, {})[type_oid] = version
+    return {
+        schema.relation_id: _storage(
+            schema,
+            leaves.get(schema.relation_id, []),
+            tables.get(schema.relation_id, ({}, [], [])),
+            types.get(schema.relation_id, {}),
+        )
+        for schema in schemas
+    }
+
+
+def _storage(
+    schema: TableSchema,
+    rows: Sequence[tuple[Any, ...]],
+    table: Sequence[Any],
+    types: Mapping[str, Any],
+) -> PostgresTableStorage:
+    columns, excluded = schema.column_names, [each.column.name for each in schema.excluded]
+    found, published, members = table
     for column in found.values():
         if column[2] and column[0] in columns:
             column.append(1)
-    types: dict[str, Any] = dict(connection.execute(_TYPES.encode(), (relation_id,)).fetchall())
     plain = len(rows) == 1 and rows[0][1] != "p"
     parts = "" if plain else hashlib.sha256(repr([row[:5] for row in rows]).encode()).hexdigest()
     # Of a default that fills an excluded column, not even a hash is kept.
     hidden = {number for number, column in found.items() if column[0] in excluded}
     missing = {n: hashed for n, hashed in rows[0][4].items() if n not in hidden} if plain else {}
     storage = {
-        "oid": relation_id,
+        "oid": schema.relation_id,
         "file": rows[0][2] if plain else 0,
         "parts": parts[:32],
         "columns": found,
@@ -207,7 +229,7 @@ def storage_of(
         "types": types,
     }
     if excluded:
-        storage["excluded"] = list(excluded)
+        storage["excluded"] = excluded
     leaves = [row for row in rows if row[1] != "p"]
     return PostgresTableStorage(
         text=json.dumps(storage, separators=(",", ":")).replace(" ", "\\u0020"),

@@ -21,14 +21,18 @@ from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, double_quoted
-from tidelog.ports import Retention, SourceLoad, TableShape
+from tidelog.ports import Retention, SourceLoad, TableShape, UnsupportedReason
 from tidelog.sources.postgres.catalogue.publication_plan import members_of
-from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import (
+    PostgresFoundTable,
+    PostgresSchemaFinder,
+    one_of,
+)
 from tidelog.sources.postgres.catalogue.storage import (
     FIRST_USER_OID,
     estimated_rows,
     rows_may_differ,
-    storage_of,
+    storages_of,
 )
 from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.connect import CATALOGUE_SETTINGS, Connection, connect, lsn_value
@@ -180,6 +184,7 @@ def _xmin(alias: str, seed: int) -> str:
 
 BLOCK_BYTES = 8192
 _PREPARED_AFTER = 5  # executions of a query
+_TABLES_AT_ONCE = 500
 
 # Ordinary and partitioned tables; a partition belongs to its root and is never listed.
 _TABLES = """
@@ -281,16 +286,35 @@ class PostgresCatalogue:
         """The table's current shape; ``storage`` is for `rows_may_differ`. Raises
         UnsupportedTableError if the role may not read it, or ``source.keys`` does not fit it.
         """
-        with self._lock, translate_errors(f"looking up {table}"):
+        return one_of(self._shapes([table]), table)
+
+    def shapes(
+        self, tables: Sequence[TableName]
+    ) -> dict[TableName, TableShape | UnsupportedReason]:
+        """See `tidelog.ports.Catalogue`."""
+        found: dict[TableName, TableShape | UnsupportedReason] = {}
+        for first in range(0, len(tables), _TABLES_AT_ONCE):
+            shapes = self._shapes(tables[first : first + _TABLES_AT_ONCE])
+            for table, shape in shapes.items():
+                found[table] = (
+                    shape
+                    if isinstance(shape, TableShape)
+                    else UnsupportedReason(shape.reason, shape.remedy, only_dumps=shape.only_dumps)
+                )
+        return found
+
+    def _shapes(
+        self, tables: Sequence[TableName]
+    ) -> dict[TableName, TableShape | UnsupportedTableError]:
+        more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+        with self._lock, translate_errors(f"looking up {tables[0]}{more}"):
             connection = self._get_connection()
             # Schema and storage must be of one moment.
             with connection.transaction(), _prepared(connection):
                 isolation = b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
                 connection.execute(isolation, prepare=False)
-                shape = table_shape(connection, self._finder, table, self._publications)
-                if shape is not None:
-                    _require_readable(connection, table, shape.schema.relation_id)
-                return shape
+                shapes = table_shapes(connection, self._finder, tables, self._publications)
+                return shapes | _unreadable(connection, shapes)
 
     def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:
         """See `tidelog.ports.Catalogue`."""
@@ -392,8 +416,8 @@ class PostgresCatalogue:
 
 @contextmanager
 def _prepared(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Prepare the queries of a table's shape, which name catalogues only: for each of many tables,
-    planning them would take most of the time.
+    """Prepare the queries of a table's shape, which name catalogues only: planning them would take
+    most of the time.
     """
     connection.prepare_threshold = _PREPARED_AFTER
     try:
@@ -414,58 +438,75 @@ def matching_tables(
 
 
 def table_shape(
-    connection: psycopg.Connection[tuple[Any, ...]],
-    finder: PostgresSchemaFinder,
-    table: TableName,
-    publications: Sequence[str] = (),
+    connection: psycopg.Connection[tuple[Any, ...]], finder: PostgresSchemaFinder, table: TableName
 ) -> TableShape | None:
     """The table's shape as the connection's transaction sees it; None if it does not exist. Raises
     UnsupportedTableError if ``source.keys`` does not fit it.
     """
-    found = finder.find(connection, table)
-    if found is None:
-        return None
-    if found.unfit is not None:
-        raise UnsupportedTableError(table, found.unfit, only_dumps=True)
-    schema = found.schema
-    storage = storage_of(
-        connection,
-        schema.relation_id,
-        publications,
-        schema.column_names,
-        [each.column.name for each in schema.excluded],
-    )
-    return TableShape(
-        schema=found.schema,
-        storage=storage.text,
-        estimated_rows=storage.estimated_rows,
-        estimated_bytes=storage.pages * BLOCK_BYTES,
-    )
+    return one_of(table_shapes(connection, finder, [table]), table)
 
 
-def _require_readable(
-    connection: psycopg.Connection[tuple[Any, ...]], table: TableName, relation_id: int
-) -> None:
-    """Raise UnsupportedTableError, with the grants, if the role may not read the table."""
-    row = connection.execute(
-        b"SELECT has_schema_privilege(relnamespace, 'USAGE'), has_table_privilege(oid, 'SELECT') "
-        b"FROM pg_catalog.pg_class WHERE oid = %s::oid",
-        (relation_id,),
-    ).fetchone()
-    usage, select = (True, True) if row is None else row
-    user = double_quoted(connection.info.user)
-    grants = [
-        *([] if usage else [f"GRANT USAGE ON SCHEMA {double_quoted(table.namespace)} TO {user};"]),
-        *(
-            []
-            if select
-            else [f"GRANT SELECT ON {double_quoted(table.namespace, table.name)} TO {user};"]
-        ),
+def table_shapes(
+    connection: psycopg.Connection[tuple[Any, ...]],
+    finder: PostgresSchemaFinder,
+    tables: Sequence[TableName],
+    publications: Sequence[str] = (),
+) -> dict[TableName, TableShape | UnsupportedTableError]:
+    """Those of the tables that exist, as `table_shape` or with its error; by a few queries."""
+    found = finder.find_all(connection, tables)
+    fitting = [
+        f.schema for f in found.values() if isinstance(f, PostgresFoundTable) and not f.unfit
     ]
-    if grants:
-        raise UnsupportedTableError(
-            table,
-            "the role may not read it, so it can't dump it",
-            " ".join(grants),
-            only_dumps=True,
+    storages = storages_of(connection, fitting, publications)
+    shapes: dict[TableName, TableShape | UnsupportedTableError] = {}
+    for table, one in found.items():
+        if isinstance(one, UnsupportedTableError):
+            shapes[table] = one
+        elif one.unfit is not None:
+            shapes[table] = UnsupportedTableError(table, one.unfit, only_dumps=True)
+        else:
+            storage = storages[one.schema.relation_id]
+            shapes[table] = TableShape(
+                schema=one.schema,
+                storage=storage.text,
+                estimated_rows=storage.estimated_rows,
+                estimated_bytes=storage.pages * BLOCK_BYTES,
+            )
+    return shapes
+
+
+def _unreadable(
+    connection: psycopg.Connection[tuple[Any, ...]],
+    shapes: Mapping[TableName, TableShape | UnsupportedTableError],
+) -> dict[TableName, UnsupportedTableError]:
+    """An error, with the grants, for each of the tables that the role may not read."""
+    named = {
+        shape.schema.relation_id: table
+        for table, shape in shapes.items()
+        if isinstance(shape, TableShape)
+    }
+    rows = connection.execute(
+        b"SELECT oid::int8, has_schema_privilege(relnamespace, 'USAGE'), "
+        b"has_table_privilege(oid, 'SELECT') "
+        b"FROM pg_catalog.pg_class WHERE oid = ANY (%s::int8[]::oid[])",
+        (list(named),),
+    ).fetchall()
+    user = double_quoted(connection.info.user)
+    found = {}
+    for oid, usage, select in rows:
+        schema, name = (
+            double_quoted(named[oid].namespace),
+            double_quoted(named[oid].namespace, named[oid].name),
         )
+        grants = [
+            *([] if usage else [f"GRANT USAGE ON SCHEMA {schema} TO {user};"]),
+            *([] if select else [f"GRANT SELECT ON {name} TO {user};"]),
+        ]
+        if grants:
+            found[named[oid]] = UnsupportedTableError(
+                named[oid],
+                "the role may not read it, so it can't dump it",
+                " ".join(grants),
+                only_dumps=True,
+            )
+    return found

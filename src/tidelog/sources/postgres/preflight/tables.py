@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tidelog.errors import ExcludedKeyError
+from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema, double_quoted
 from tidelog.model.units import counted
@@ -24,7 +24,7 @@ from tidelog.sources.postgres.catalogue.publication import (
     foreign_warning,
 )
 from tidelog.sources.postgres.catalogue.publication_plan import PublicationPlanner, PublicationStep
-from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.connect import Connection
 from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
 
@@ -124,17 +124,21 @@ class PostgresTableChecks:
         keyed = [t.relation_id for t in captured if self._finder.names_key_of(t.table)]
         unreadable = _unreadable(connection, captured, keyed)
         yield from _select_findings(connection, unreadable)
+        yield from _policies(connection, captured)
+        found = self._finder.find_all(connection, [table.table for table in captured])
         for table in captured:
-            yield from self._table(connection, table)
+            yield from self._table(connection, table, found.get(table.table))
 
-    def _table(self, connection: Connection, table: PublishedTable) -> Iterator[Finding]:
+    def _table(
+        self,
+        connection: Connection,
+        table: PublishedTable,
+        found: PostgresFoundTable | UnsupportedTableError | None,
+    ) -> Iterator[Finding]:
         name = str(table.table)
         quoted = table.quoted
-        yield from _policies(connection, table)
-        try:
-            found = self._finder.find(connection, table.table)
-        except ExcludedKeyError as error:
-            yield Finding(f"table {name}", "error", error.reason)
+        if isinstance(found, UnsupportedTableError):
+            yield Finding(f"table {name}", "error", found.reason)
             return
         if found is not None and found.unfit is not None:
             yield Finding(f"table {name}", "error", found.unfit)
@@ -147,7 +151,8 @@ class PostgresTableChecks:
             yield Finding(f"table {name}", "warning", text, fix)
         if found is not None and found.schema.excluded:
             yield excluded_finding(found.schema)
-        if found is not None and self._is_surrogate(connection, found.schema):
+        named = self._finder.names_key_of(table.table)
+        if named and found is not None and self._is_surrogate(connection, found.schema):
             yield from self._surrogate(connection, found.schema)
 
     def unlogged(self, connection: Connection) -> Iterator[Finding]:
@@ -261,29 +266,32 @@ def _unique_keys(connection: Connection, schema: TableSchema) -> list[list[str]]
     return [columns for (columns,) in rows if excluded.isdisjoint(columns)]
 
 
-def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding]:
+def _policies(connection: Connection, captured: Sequence[PublishedTable]) -> Iterator[Finding]:
     """Check that row-level security hides no rows from the role: a dump must not miss them
     silently.
     """
-    active, owned, of_superuser = one_row(
-        connection,
-        "SELECT row_security_active(c.oid), pg_has_role(c.relowner, 'USAGE'), r.rolsuper "
-        "FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = %s::oid",
-        (table.relation_id,),
-    )
-    if not active:
-        return
+    rows = connection.execute(
+        b"SELECT c.oid::int8, pg_has_role(c.relowner, 'USAGE'), r.rolsuper "
+        b"FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner "
+        b"WHERE c.oid = ANY (%s::int8[]::oid[]) AND row_security_active(c.oid)",
+        ([table.relation_id for table in captured],),
+    ).fetchall()
+    active = {oid: row for oid, *row in rows}
     user = double_quoted(connection.info.user)
     text = (
         "row-level security would hide rows from this role, so it is not dumped (a policy "
         "that shows all rows would not help)"
     )
-    fix = BYPASS_POLICIES.replace("…", user)
-    if owned:  # only FORCE ROW LEVEL SECURITY applies to an owner
-        fix += f" -- or, as its owner: ALTER TABLE {table.quoted} NO FORCE ROW LEVEL SECURITY;"
-    elif not of_superuser:  # whose members would be superusers
-        fix += f" -- or: GRANT {owner_of(connection, table.relation_id)} TO {user};"
-    yield Finding(f"table {table.table}", "error", text, fix, SUPERUSER)
+    for table in captured:
+        if table.relation_id not in active:
+            continue
+        owned, of_superuser = active[table.relation_id]
+        fix = BYPASS_POLICIES.replace("…", user)
+        if owned:  # only FORCE ROW LEVEL SECURITY applies to an owner
+            fix += f" -- or, as its owner: ALTER TABLE {table.quoted} NO FORCE ROW LEVEL SECURITY;"
+        elif not of_superuser:  # whose members would be superusers
+            fix += f" -- or: GRANT {owner_of(connection, table.relation_id)} TO {user};"
+        yield Finding(f"table {table.table}", "error", text, fix, SUPERUSER)
 
 
 # Publications and metadata tables.

@@ -610,7 +610,9 @@ class PostgresLogReader:
         table = TableName(seen.namespace, seen.name)
         above = retry_while_locked(
             f"looking up {table}",
-            lambda: tables_above(self._get_connection(), seen.relation_id),
+            lambda: tables_above(self._get_connection(), [seen.relation_id]).get(
+                seen.relation_id, []
+            ),
             between_attempts=self.keepalive,
         )
         if above or self._registry.latest(table) is not None:  # captured when it was there

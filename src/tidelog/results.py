@@ -298,6 +298,7 @@ class VerifyResult:
         compared: the number of copies of tables that it compared.
         differ: the copies that differed when they were last compared, e.g. ``public.t in lake``,
             and were not repaired.
+        left_out: the copies that were not compared, because their output leaves the table out.
         repaired: the copies that differed, and whose differing keys were dumped (``--repair``).
     """
 
@@ -305,6 +306,7 @@ class VerifyResult:
     compared: int
     differ: tuple[str, ...]
     repaired: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -668,6 +670,7 @@ class TableComparison(CallResult):
     ranges: int = 0
     ranges_read: int = 0
     note: str = ""
+    left_out: bool | None = field(default=None, metadata=_OPTIONAL)
     repair: RepairRequest | None = field(default=None, metadata=_OPTIONAL)
 
     @property

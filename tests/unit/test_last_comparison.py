@@ -36,6 +36,20 @@ def test_a_copy_that_differed_is_reported_until_it_is_compared_again(tmp_path: P
     state.close()
 
 
+def test_a_copy_that_its_output_leaves_out_does_not_differ(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+
+    def noted(**more: Any) -> tuple[int, list[str], list[str]]:
+        store_results(state, [report("public.a", equal=False, **more)], whole=False)
+        document = state.get(VERIFY_KEY)
+        assert document is not None
+        return tuple(document.value[name] for name in ("compared", "differ", "left_out"))  # type: ignore[return-value]
+
+    assert noted(left_out=True, note="a name") == (0, [], ["public.a in lake"])
+    assert noted(missing=1) == (1, ["public.a in lake"], [])
+    state.close()
+
+
 def test_a_copy_is_repaired_if_all_its_keys_are_dumped_again(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     repair = RepairRequest("r", "done", None, left_out=0)

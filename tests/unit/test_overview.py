@@ -798,6 +798,10 @@ def test_what_is_asked_first_has_an_answer_each() -> None:
     calm = answers(verified={"at_ms": NOW_MS, "compared": 1, "differ": []}, captured=["public.t"])
     assert calm["verify"] == f"ok: 1 copy, equal to the source, compared at {NOW_MS}"
     assert calm["tables"].strip() == "ok: 1 table, all captured whole"
+    without = {"at_ms": NOW_MS, "compared": 1, "differ": [], "left_out": ["public.t in lake"]}
+    assert answers(verified=without)["verify"] == (
+        f"ok: 1 left out; 1 copy, equal to the source, compared at {NOW_MS}"
+    )
     assert calm["dump"].strip() == "ok: none runs"
     assert "paused" not in calm
     assert answers()["verify"].startswith("info: nothing was compared yet")

@@ -165,6 +165,7 @@ class _Comparison:
     def can_compare(self) -> bool:
         """Does the output deliver the table, and can rows of the copy be found by key?"""
         left_out = self.copy.left_out()
+        self._report.left_out = True if left_out else None
         self._refuse(f"the output leaves it out: {left_out}" if left_out else self._key_changes())
         return not self._report.note
 

@@ -34,6 +34,7 @@ class TableReport:
         method: ``checksum``, or ``rows`` if all rows were read; ``because`` is the reason.
         ranges: ranges that were summed up.
         ranges_read: those of them that were read row by row.
+        left_out: whether the output leaves the table out now; ``note`` says why.
     """
 
     table: str
@@ -49,6 +50,7 @@ class TableReport:
     ranges: int = 0
     ranges_read: int = 0
     note: str = ""
+    left_out: bool | None = None
 
 
 @dataclass(frozen=True)

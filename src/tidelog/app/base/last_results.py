@@ -54,17 +54,21 @@ def store_results(state: StateStore, reports: Iterable[TableComparison], *, whol
         kept = {} if before is None or whole else before.value
         differ = set(kept.get("differ") or ()) - compared.keys()
         repaired = set(kept.get("repaired") or ()) - compared.keys()
+        left_out = set(kept.get("left_out") or ()) - compared.keys()
         for name, report in compared.items():
-            if not report.equal:
+            if report.left_out:
+                left_out.add(name)
+            elif not report.equal:
                 (repaired if _is_repaired(report) else differ).add(name)
         copies = {} if before is None or whole else _stored_copies(before.value)
         copies |= {each.copy: _copy_result(each, now_ms) for each in reports}
         newest = sorted(copies.items(), key=lambda item: (item[1]["equal"], -item[1]["at_ms"]))
         value = {
             "at_ms": now_ms,
-            "compared": len(compared),
+            "compared": sum(not report.left_out for report in compared.values()),
             "differ": sorted(differ)[:COPIES_NAMED],
             "repaired": sorted(repaired)[:COPIES_NAMED],
+            "left_out": sorted(left_out)[:COPIES_NAMED],
             "copies": [{"copy": name, **result} for name, result in newest[:COPIES_KEPT]],
         }
         state.put(VERIFY_KEY, value, None)
@@ -80,7 +84,8 @@ def _is_repaired(report: TableComparison) -> bool:
 
 def _copy_result(report: TableComparison, now_ms: int) -> dict[str, Any]:
     counts = {name: getattr(report, name) for name in _COUNTS}
-    return {"at_ms": now_ms, "equal": report.equal, **counts, "note": report.note}
+    found = {"at_ms": now_ms, "equal": report.equal, **counts, "note": report.note}
+    return found | {"left_out": True} if report.left_out else found
 
 
 def _stored_copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

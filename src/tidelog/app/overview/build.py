@@ -211,6 +211,8 @@ def _verify_answer(result: VerifyResult | None) -> _Answer:
     if result is None:
         return NEVER, "nothing was compared yet (tidelog verify CONFIG)", None
     copies = "1 copy" if result.compared == 1 else f"{result.compared:,} copies"
+    if result.left_out:
+        copies = f"{len(result.left_out):,} left out; {copies}"
     if not result.differ and result.repaired:
         named = _list(result.repaired[:ITEMS_NAMED], result.repaired)
         return "repaired", f"{named} repaired, and not compared since", result.at_ms

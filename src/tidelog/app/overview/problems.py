@@ -688,7 +688,8 @@ def verify_result(status: Mapping[str, Any]) -> VerifyResult | None:
         )
 
     differ, repaired = there(result["differ"]), there(result.get("repaired") or ())
-    return VerifyResult(result["at_ms"], result["compared"], differ, repaired)
+    left_out = there(result.get("left_out") or ())
+    return VerifyResult(result["at_ms"], result["compared"], differ, repaired, left_out)
 
 
 def _copies(status: Mapping[str, Any]) -> Iterator[Problem]:

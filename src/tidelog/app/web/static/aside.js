@@ -62,12 +62,13 @@ const AMISS = ["missing", "surplus", "different", "unsettled"];
 function verifyResult(found) {
   if (!found) return el("p", { class: "muted" }, "Verify has compared nothing yet: tidelog verify CONFIG");
   const differ = found.differ.length;
-  const line = (each) => el("tr", {}, el("td", {}, sign(each.equal ? "ok" : "critical")), el("td", { class: "name" }, breakable(each.copy)),
-    el("td", {}, each.equal ? "equal" : AMISS.filter((name) => each[name]).map((name) => `${count(each[name])} ${name}`).join(", ") || "differs", each.note ? el("div", { class: "muted" }, each.note) : null),
+  const leftOut = found.left_out?.length ?? 0;
+  const line = (each) => el("tr", {}, el("td", {}, sign(each.equal ? "ok" : each.left_out ? "warning" : "critical")), el("td", { class: "name" }, breakable(each.copy)),
+    el("td", {}, each.equal ? "equal" : AMISS.filter((name) => each[name]).map((name) => `${count(each[name])} ${name}`).join(", ") || (each.left_out ? "left out" : "differs"), each.note ? el("div", { class: "muted" }, each.note) : null),
     el("td", { class: "muted" }, clock(each.at_ms)));
   return el("div", { class: "row-card", id: "verified" }, sign(differ ? "critical" : "ok"),
     el("div", {}, el("strong", {}, differ ? `${plural(differ, "copy").replace("copys", "copies")} differed` : "Copies were equal"),
-      el("div", { class: "muted" }, `${plural(found.compared, "copy").replace("copys", "copies")} compared at ${clock(found.at_ms)}`),
+      el("div", { class: "muted" }, `${leftOut ? `${leftOut} left out; ` : ""}${plural(found.compared, "copy").replace("copys", "copies")} compared at ${clock(found.at_ms)}`),
       found.copies?.length ? el("details", { class: "more" }, el("summary", {}, "Each copy"), el("div", { class: "scroll" }, el("table", {}, el("tbody", {}, found.copies.slice(0, 300).map(line))))) : null));
 }
 

@@ -1,13 +1,16 @@
-"""Primary keys that the server makes by itself and hides, which MySQL does since 8.0.30."""
+"""Primary keys that the server makes by itself: hidden ones (MySQL, since 8.0.30), and unique keys
+that table maps name as the primary key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 
-from tidelog.demo.servers.mysql import MySqlServer
+from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
+from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 
@@ -46,3 +49,53 @@ def test_a_hidden_key_is_a_key_in_the_catalogue_and_in_the_log(server: MySqlServ
         {"my_row_id": 2, "v": 8},
     ]
     assert capture.rows[2].kind == "D"
+
+
+def test_a_unique_key_in_the_place_of_a_missing_primary_key_is_none_in_the_log(
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+    make_capture: Callable[..., LogCapture],
+) -> None:
+    plain, keyed = (TableName(mysql_family_database, name) for name in ("plain", "keyed"))
+    mysql_family.execute("SET GLOBAL binlog_row_metadata = FULL")
+    try:
+        for name in ("plain", "keyed", "prior"):
+            mysql_family.execute(
+                f"CREATE TABLE {name} (code VARCHAR(9) NOT NULL UNIQUE, v INT NOT NULL UNIQUE)",
+                mysql_family_database,
+            )
+        capture = make_capture(keys={str(keyed): ["v"]})
+        capture.keep_batches = True
+        capture.start()
+        for statement in (
+            "INSERT INTO {} VALUES ('a', 1)",
+            "ALTER TABLE {} ADD COLUMN w INT",  # the log is read after all of these statements
+            "UPDATE {} SET v = 2",
+            "ALTER TABLE {} ADD COLUMN x INT",
+        ):
+            for name in ("plain", "keyed"):
+                mysql_family.execute(statement.format(name), mysql_family_database)
+        capture.catch_up()
+        mysql_family.execute("INSERT INTO plain VALUES ('b', 3, 3, 3)", mysql_family_database)
+        mysql_family.execute("INSERT INTO prior VALUES ('a', 1)", mysql_family_database)
+        capture.catch_up()
+        mysql_family.execute(
+            "ALTER TABLE plain DROP KEY code, ADD PRIMARY KEY (code)", mysql_family_database
+        )
+        mysql_family.execute("DELETE FROM plain", mysql_family_database)
+        capture.catch_up()
+    finally:
+        mysql_family.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
+    batches = [event for event in capture.events if isinstance(event, LogBatch)]
+    numbers = [int(number) for batch in batches for number in batch.schema_id]
+    used = {schema.fingerprint: schema for schema in map(capture.schemas.get, numbers)}.values()
+    keys = [(schema.table, len(schema.columns), schema.key) for schema in used]
+    assert keys == [
+        (plain, 2, ()),
+        (keyed, 2, ("v",)),
+        (plain, 3, ()),
+        (keyed, 3, ("v",)),
+        (plain, 4, ()),
+        (TableName(mysql_family_database, "prior"), 2, ()),
+        (plain, 4, ("code",)),
+    ]

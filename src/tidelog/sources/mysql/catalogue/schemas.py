@@ -252,11 +252,13 @@ def check_all_columns_shown(connection: Connection, table: TableName) -> None:
 @dataclass(frozen=True, slots=True)
 class MySqlFoundTable:
     """A table's schema. ``unfit``: why ``source.keys`` gives the table no key although a pattern
-    matches it; None if all is well.
+    matches it; None if all is well. ``has_primary_key``: table maps also name a unique key as the
+    primary key of a table that has none.
     """
 
     schema: TableSchema
     unfit: str | None = None
+    has_primary_key: bool = True
 
 
 class MySqlSchemaFinder:
@@ -317,7 +319,7 @@ class MySqlSchemaFinder:
         check_key(connection, table, schema)
         names = schema.whole.column_names
         unfit = None if schema.key else unfit_key(self._keys, schema.table, names)
-        return MySqlFoundTable(schema, unfit)
+        return MySqlFoundTable(schema, unfit, bool(key))
 
     def schema(
         self, table: TableName, columns: Sequence[Column], primary_key: Sequence[str]
@@ -339,10 +341,15 @@ class MySqlSchemaFinder:
         return self.exclusion.apply(whole)
 
     def schema_of_map(
-        self, seen: TableMapSeen, flavor: Flavor, like: TableSchema | None
+        self,
+        seen: TableMapSeen,
+        flavor: Flavor,
+        like: TableSchema | None,
+        *,
+        primary_key: bool = True,
     ) -> TableSchema | None:
         """The schema of a table map with FULL metadata; None if it has MINIMAL. ``like``: another
-        version of the table; see `column_of_map`.
+        version of the table; see `column_of_map`. ``primary_key``: it may have one.
         """
         metadata = seen.metadata
         if metadata.names is None:
@@ -373,8 +380,7 @@ class MySqlSchemaFinder:
                     like=known.get(name),
                 )
             )
-        key = tuple(metadata.names[i] for i, _ in metadata.primary_key or ())
-        return self.schema(table, columns, key)
+        return self.schema(table, columns, key_in_map(seen) if primary_key else ())
 
     def collation_id(self, connection: Connection, name: str) -> int:
         """The collation's id. Raises SourceError if the server does not know it."""
@@ -454,8 +460,20 @@ def hidden_columns(table: TableName, indexes: Sequence[str]) -> str:
     )
 
 
-def mismatch(schema: TableSchema, seen: TableMapSeen) -> str | None:
-    """Why the table map does not fit the schema; None if it fits as far as the map shows."""
+def key_in_map(seen: TableMapSeen) -> tuple[str, ...]:
+    """The columns that a FULL table map names as the primary key. The servers put the first unique
+    key without NULL in the place of one that is missing.
+    """
+    names = seen.metadata.names
+    return () if names is None else tuple(names[i] for i, _ in seen.metadata.primary_key or ())
+
+
+def mismatch(
+    schema: TableSchema, seen: TableMapSeen, unique_key: tuple[str, ...] = ()
+) -> str | None:
+    """Why the table map does not fit the schema; None if it fits as far as the map shows.
+    ``unique_key``: what the map names as the primary key although the table has none.
+    """
     schema, metadata = schema.whole, seen.metadata
     columns = schema.columns
     if len(columns) != len(seen.types):
@@ -477,10 +495,8 @@ def mismatch(schema: TableSchema, seen: TableMapSeen) -> str | None:
             return f"{what} has other members"
         if _nullable(seen, i) != column.nullable:
             return f"{what} may be NULL or not"
-    if metadata.names is not None:
-        key = tuple(metadata.names[i] for i, _ in metadata.primary_key or ())
-        if key and key != schema.key:
-            return "another primary key"
+    if key_in_map(seen) not in ((), unique_key, schema.key):
+        return "another primary key"
     return None
 
 

@@ -34,6 +34,7 @@ from tidelog.sources.mysql.catalogue.schemas import (
     expression_indexes,
     first_columns,
     hidden_columns,
+    key_in_map,
     logs_hidden_columns,
     mismatch,
     remove_hash_columns,
@@ -190,6 +191,8 @@ class LogSchemas:
         self._history = history
         self._get_connection = connected
         self._ahead = ahead
+        self._unique_keys: dict[tuple[TableName, int], tuple[str, ...]] = {}
+        """What table maps name as the primary key of versions that have none."""
 
     def is_sequence(self, seen: TableMapSeen, group: int) -> bool:
         """Return True for one of MariaDB's sequences, which are logged as tables of one row.
@@ -238,12 +241,15 @@ class LogSchemas:
         reason: str | None = None
         if noted is not None:
             schema = self._as_configured(self._registry.get(noted))
-            reason = mismatch(schema, self._without_hidden(seen, table, schema))
+            unique_key = self._unique_keys.get((table, schema.schema_id), ())
+            reason = mismatch(schema, self._without_hidden(seen, table, schema), unique_key)
             if reason is None:
                 self._history.note(table, seen.position, schema.schema_id)
                 return schema
         schema = self._find_schema(seen, table, group, "" if reason is None else f" ({reason})")
         schema = self._registry.register(schema)
+        if key_in_map(seen) not in ((), schema.key):
+            self._unique_keys[table, schema.schema_id] = key_in_map(seen)
         self._history.note(table, seen.position, schema.schema_id)
         return schema
 
@@ -348,12 +354,15 @@ class LogSchemas:
             # MariaDB's log has no other statement of it.
             with translate_errors(f"looking up {table}"):
                 found = self._finder.find(connection, table)
+        unique_key: tuple[str, ...] = ()
         if found is not None:
             seen = self._without_hidden(seen, known, found.schema)
-        if found is None or mismatch(found.schema, seen) is not None:
+            unique_key = () if found.has_primary_key else key_in_map(seen)
+        reason = "" if found is None else mismatch(found.schema, seen, unique_key)
+        if reason is not None:
             self._refuse_hidden(seen, table)
         if seen.metadata.names is not None:
-            if found is not None and mismatch(found.schema, seen) is None:
+            if found is not None and reason is None:
                 return found.schema
             like = found.schema if found is not None else self._registry.latest(table)
             if connection.flavor is Flavor.MARIADB:
@@ -362,7 +371,12 @@ class LogSchemas:
                 )
                 seen = first_columns(seen, len(seen.types) - hashes)
             try:
-                built = self._finder.schema_of_map(seen, connection.flavor, like)
+                built = self._finder.schema_of_map(
+                    seen,
+                    connection.flavor,
+                    like,
+                    primary_key=found is None or found.has_primary_key,
+                )
             except types.UnknownTypeError as error:
                 raise UnsupportedTableError(table, f"at {where} of the binlog: {error}") from None
             assert built is not None
@@ -385,7 +399,6 @@ class LogSchemas:
                 "the capture's user lacks the right to SELECT",
                 f"GRANT SELECT ON {backticked(table.namespace, table.name)} TO ...;",
             )
-        reason = mismatch(found.schema, seen)
         if reason is not None:
             raise UnsupportedTableError(
                 table,

@@ -564,3 +564,47 @@ def test_a_configuration_is_given_as_itself_as_a_path_or_as_contents(tmp_path: P
 
 def test_arguments_of_an_engine_are_the_options_of_its_section() -> None:
     assert EngineArguments.__annotations__.keys() == EngineSection.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("source", "tables", "output", "refused"),
+    [
+        ("postgresql://u:p@h/d", "public.*", "postgresql://v:q@h:5432/d", True),
+        ("postgresql://u:p@localhost/d", "public.*", "postgresql://v@127.0.0.1/d", True),
+        ("postgresql://u:p@h/d", "public.*", "postgresql://v:q@h:5432/copy", False),
+        ("postgresql://u:p@h/d", "public.*", "postgresql://v:q@h:5433/d", False),
+        ("postgresql://u:p@h/d", "public.*", "postgresql://v@h/d, schema: copy", False),
+        ("postgresql://u:p@h/d", "*.*", "postgresql://v@h/d, schema: copy", True),
+        ("postgresql://u:p@h/d", "public.*", "postgresql://v@h/d, tables: ['sales.*']", False),
+        ("postgresql://u@/d?host=/a", "public.*", "postgresql://u@/d?host=/b", False),
+        (
+            "postgresql://u@h/d",
+            "public.*",
+            "postgresql://u@h/d, steps: [{route: 'copy.{table}'}]",
+            False,
+        ),
+        ("mariadb://u:p@h", "shop.*", "mysql://v:q@h:3306/copy", True),
+        ("mysql://u:p@h", "shop.*", "mysql://v:q@h/, database: copy", False),
+        ("mysql://u:p@h", "shop.orders", "mysql://v:q@h/, database: shop", True),
+        ("mysql://u:p@h", "*.*', '!copy.*", "mysql://v:q@h/, database: copy", False),
+        ("mysql://u:p@h", "*.*", "mysql://v:q@h/, database: copy", True),
+        ("mysql://u:p@h", "shop.*", "mysql://v:q@other/", False),
+        ("mysql://u:p@h", "shop.*", "postgresql://v:q@h/d", False),
+    ],
+)
+def test_an_output_into_the_captured_tables_themselves_is_refused(
+    tmp_path: Path, source: str, tables: str, output: str, refused: bool
+) -> None:
+    kinds = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mariadb"}
+    url, comma, rest = output.partition(", ")
+    kind = "postgres" if url.startswith("postgresql") else "mysql"
+    text = (
+        f"source: {{kind: {kinds[source.split(':')[0]]}, url: '{source}', tables: ['{tables}']}}\n"
+        f"log: {{path: ./log}}\noutputs:\n  - {{kind: {kind}, url: '{url}'{comma}{rest}}}\n"
+    )
+    if refused:
+        message = problem(tmp_path, text)
+        assert f"output {kind} would write to captured tables of the source itself" in message
+        assert ("schema" if kind == "postgres" else "database") in message
+    else:
+        assert load(tmp_path, text).outputs

@@ -50,6 +50,7 @@ from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpMode, DumpOptio
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import check_listed
 from tidelog.outputs.base.sections import OutputSection, StorageOptionsSection
+from tidelog.outputs.database.config import DatabaseSection
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.state.lease_polling import RENEWALS
 from tidelog.state.opening import checked_url, pays_per_request
@@ -643,6 +644,25 @@ class Config(Section):
                     raise ValueError(
                         f"{names.count(name)} {what} are named {name!r}; give each a name"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _keep_source_apart(self) -> Config:
+        url = getattr(self.source, "url", None)
+        family = "postgres" if self.source.kind == "postgres" else "mysql"
+        for output in self.outputs:
+            if (
+                url is not None
+                and isinstance(output, DatabaseSection)
+                and output.kind == family
+                and output.writes_to_source(url.reveal(), self.source.tables)
+            ):
+                place = "schema" if family == "postgres" else "database"
+                raise ValueError(
+                    f"output {output.name} would write to captured tables of the source itself: "
+                    f"its url leads to the same server. Set its option {place} to one "
+                    "whose tables source.tables does not match (exclude them: '!copy.*')"
+                )
         return self
 
 

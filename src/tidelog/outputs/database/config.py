@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from tidelog.errors import OutputRefusedError
 from tidelog.kinds.sections import PostgresName, SecretUrl
-from tidelog.model.schema import TableName
+from tidelog.model.patterns import overlap
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.outputs.base.progress import has_whole_log
 from tidelog.outputs.base.sections import (
     KEYLESS,
@@ -46,14 +48,51 @@ class DatabaseSection(ExecutorSection):
         description="About how many rows of a table are written in one transaction.",
     )
     url: SecretUrl
+    default_port: ClassVar[int]
+    is_in_one_database: ClassVar[bool] = False
 
     def keyless_of(self, table: TableName) -> SkipOrFail:
         return self.keyless
+
+    def writes_to_source(self, url: str, tables: Sequence[str]) -> bool:
+        """May its tables be captured ones, as far as the URLs show that it is the source's server?
+        A step that routes may prevent it, so then the answer is no.
+
+        Args:
+            url: the source's.
+            tables: patterns of the captured tables.
+        """
+        one, other = (urlsplit(each) for each in (self.url.reveal(), url))
+        if any("host=" in each.query or "socket=" in each.query for each in (one, other)):
+            return False
+        hosts, others = (
+            {
+                _LOOPBACK.sub("127.0.0.1", host)
+                for host in normal_hosts(each.netloc.rpartition("@")[2], self.default_port)
+            }
+            for each in (one, other)
+        )
+        if not hosts & others or (self.is_in_one_database and one.path != other.path):
+            return False
+        if any(step.action == "route" for step in self.steps):
+            return False
+        place = self.namespace
+        return overlap(self.tables if place is None else [f"{double_quoted(place)}.*"], tables)
+
+    @property
+    def namespace(self) -> str | None:
+        """Of tables that no step routes; None: named as in the source."""
+        raise NotImplementedError
+
+
+_LOOPBACK = re.compile(r"^(?:localhost|\[::1\])(?=:)")
 
 
 class PostgresSection(DatabaseSection):
     """Tables of PostgreSQL, kept equal to the source's by upserts (docs/outputs/postgres.md)."""
 
+    default_port = 5432
+    is_in_one_database = True
     kind: Literal["postgres"] = Field(description="The kind of output.")
     name: str = name_field(
         "postgres",
@@ -74,10 +113,15 @@ class PostgresSection(DatabaseSection):
         description="Schema of the metadata tables, with those of deleted keys.",
     )
 
+    @property
+    def namespace(self) -> str | None:
+        return self.schema_
+
 
 class MySqlSection(DatabaseSection):
     """Tables of MySQL or MariaDB, kept equal to the source's by upserts (docs/outputs/mysql.md)."""
 
+    default_port = 3306
     kind: Literal["mysql"] = Field(description="The kind of output, MySQL and MariaDB.")
     name: str = name_field(
         "mysql",
@@ -102,6 +146,10 @@ class MySqlSection(DatabaseSection):
         max_length=64,
         description="Database of the metadata tables, with those of deleted keys.",
     )
+
+    @property
+    def namespace(self) -> str | None:
+        return self.database
 
 
 def _postgres_probe(section: PostgresSection) -> str:
@@ -171,12 +219,12 @@ def _database(
 
 
 def _postgres_location(section: PostgresSection) -> OutputLocation:
-    return _location(section.url.reveal(), section.schema_, 5432)
+    return _location(section.url.reveal(), section.schema_, section.default_port)
 
 
 def _mysql_location(section: MySqlSection) -> OutputLocation:
     # The URL may have a database, but tables are then named by `database`, too.
-    return _location(section.url.reveal(), section.database, 3306)
+    return _location(section.url.reveal(), section.database, section.default_port)
 
 
 def _location(url: str, namespace: str | None, port: int) -> OutputLocation:

@@ -114,6 +114,29 @@ def test_a_table_that_statements_change_rests_after_its_dump_also_after_a_restar
     state.close()
 
 
+@pytest.mark.parametrize("dump_id", ["initial", "auto-1"])
+def test_changes_while_a_dump_reads_the_table_wait_for_its_end(
+    tmp_path: Path, dump_id: str
+) -> None:
+    state, requested = SqliteState(tmp_path / "state.db"), Mock(return_value="auto-2")
+    read = TableProgress("shop.t1", started_ms=1, status=TableStatus.RUNNING)
+    dumps = [DumpState(dump_id, 1, [read], reason="initial" if dump_id == "initial" else "")]
+    found = automatic_dumps(state, repeats=False)
+    found._coordinator = Mock(dumps=lambda: dumps, request_due=requested)
+    found._catalogue.shape.return_value = Mock(schema=ORDERS)  # type: ignore[attr-defined]
+    found._catalogue.position.return_value = 1  # type: ignore[attr-defined]
+    cascade = RowsUnlogged(TableName("shop", "t1"), "a foreign key changes its rows", 7)
+    for _ in range(3):
+        found.on_unlogged([cascade])
+        found.request_due()
+    requested.assert_not_called()
+    read.status, read.finished_ms = TableStatus.DONE, 2
+    found.request_due()
+    found.request_due()
+    requested.assert_called_once()
+    state.close()
+
+
 def test_a_later_dump_that_somebody_requested_is_one_too(tmp_path: Path) -> None:
     state = SqliteState(tmp_path / "state.db")
     found = automatic_dumps(state)

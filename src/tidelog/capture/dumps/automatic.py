@@ -15,8 +15,9 @@ In doubt a table is dumped twice.
 Failed dumps that capture needs are requested again, at growing intervals: only capture knows of
 them, and the cause may be gone (a missing function, a busy server, a damaged block). A table that
 is read for hours rests in proportion, so that reading it takes at most a twentieth of the time; so
-does a table that statements without row events change again and again. All is derived from the
-stored dumps, so a restart changes nothing.
+does a table that statements without row events change again and again. A change while such a dump
+reads the table waits for its end: else changes one after the other would have the table read many
+times at once. All is derived from the stored dumps, so a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -144,6 +145,12 @@ def _is_dumped(newest_first: list[tuple[DumpState, TableProgress]]) -> bool:
         if progress.status is TableStatus.DONE or progress.due or is_own(dump):
             return progress.status is TableStatus.DONE
     return True
+
+
+def _is_being_read(newest_first: list[tuple[DumpState, TableProgress]]) -> bool:
+    """Has a dump that capture itself needed begun to read the table, and not ended?"""
+    last = _last_due(newest_first)
+    return last is not None and last.status is TableStatus.RUNNING
 
 
 def _rests(newest_first: list[tuple[DumpState, TableProgress]], since_ms: int, now_ms: int) -> bool:
@@ -384,12 +391,18 @@ class AutomaticDumps:
                 self._forget_unlogged(name, [reason, xid])
 
     def _resting(self) -> set[str]:
-        """Tables that it is too early to read again, as statements may change them all the time."""
-        causes = self._causes()
-        waiting = self._unlogged().keys() & causes.keys()
+        """Tables that it is too early to read again: the last of these dumps still reads them, or
+        statements may change them all the time.
+        """
+        causes, waiting = self._causes(), self._unlogged()
         dumps = _newest_first(self._coordinator.dumps()) if waiting else {}
         now_ms = unix_ms()
-        return {each for each in waiting if _rests(dumps.get(each, []), causes[each][3], now_ms)}
+        return {
+            each
+            for each in waiting
+            if _is_being_read(dumps.get(each, []))
+            or (each in causes and _rests(dumps.get(each, []), causes[each][3], now_ms))
+        }
 
     def _repeat_failed(self) -> None:
         now = time.monotonic()

@@ -682,7 +682,7 @@ class TableComparison(CallResult):
 @dataclass(frozen=True, slots=True)
 class Verification(CallResult):
     """The result of a comparison; ``not_compared``: copies of tables without a key; those left, if
-    it ended early.
+    it ended early, and of tables that are refused, which are not equal.
     """
 
     equal: bool

@@ -23,7 +23,7 @@ from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.source import SOURCES
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
-from tidelog.errors import ChunkError, EventLogError, UsageError
+from tidelog.errors import ChunkError, EventLogError, UnsupportedTableError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.option_values import is_url
@@ -334,6 +334,7 @@ def verify_outputs(
     reports: list[TableComparison] = []
     planned: list[str] = []
     keyless: list[str] = []
+    refused: list[str] = []
     try:
         kind.check_source(log.captured_from)  # the event log must be of this source
         chosen = _choose_tables(catalogue.tables(config.source.tables), tables, sections)
@@ -349,7 +350,7 @@ def verify_outputs(
             ]
 
             def counts() -> dict[str, int]:
-                return {"done": len(reports) + len(keyless), "of": len(planned)}
+                return {"done": len(reports) + len(keyless) + len(refused), "of": len(planned)}
 
             for section in sections:
                 output_copies = copies_of(config, section, spark)
@@ -358,7 +359,13 @@ def verify_outputs(
                     source.on_stage = report_stage
                     named = [each for each in chosen if is_compared(section, each)]
                     copies = _copies(
-                        catalogue, output_copies, section.name, named, report_stage, keyless, source
+                        catalogue,
+                        output_copies,
+                        section.name,
+                        named,
+                        report_stage,
+                        (keyless, refused),
+                        source,
                     )
                     compared = verify_tables(spark, copies, source)
                     for copy, report in compared:
@@ -378,16 +385,17 @@ def verify_outputs(
                     store_results(source.state, reports, whole=False)
             raise
         else:
-            if keyless and not reports:
-                raise UsageError(f"nothing was compared: {', '.join(keyless)}")
+            left = [*keyless, *refused]
+            if left and not reports:
+                raise UsageError(f"nothing was compared: {', '.join(left)}")
             if source.state is not None:
                 store_results(source.state, reports, whole=not tables)
         finally:
             source.close()
     finally:
         catalogue.close()
-    equal = all(report.equal for report in reports)
-    return Verification(equal, tuple(reports), tuple(keyless) or None)
+    equal = not refused and all(report.equal for report in reports)
+    return Verification(equal, tuple(reports), tuple(left) or None)
 
 
 def _report_stage(
@@ -408,13 +416,20 @@ def _copies(
     output: str,
     tables: Iterable[TableName],
     report_stage: Callable[[TableName], None],
-    keyless: list[str],
+    not_compared: tuple[list[str], list[str]],
     source: ComparedSource,
 ) -> Iterator[Copy]:
-    """Yield the copy of each table that has a key, and name the others in ``keyless``."""
+    """Yield the copy of each table that has a key, and name those without a key, and those that
+    can't be captured, in the lists of ``not_compared``.
+    """
+    keyless, refused = not_compared
     for table in tables:
         report_stage(table)
-        shape = catalogue.shape(table)
+        try:
+            shape = catalogue.shape(table)
+        except UnsupportedTableError as error:
+            refused.append(f"{table} in {output} (not captured: {error.reason})")
+            continue
         if shape is not None and shape.schema.match_key:
             left_out = partial(source.left_out, output, table)
             yield replace(output_copies.of(shape.schema), left_out=left_out)

@@ -44,6 +44,12 @@ def test_an_error_or_ctrl_c_keeps_the_results_of_the_other_tables(
             report = app.verify(config).to_dict()
             assert report["equal"]
             assert report["not_compared"] == ["public.d in delta (no key)"]
+            refused = app.verify(without_key_of_c(file)).to_dict()
+            assert not refused["equal"]
+            assert {each["table"] for each in refused["tables"]} == {"public.a", "public.b"}
+            [of_c] = [each for each in refused["not_compared"] if each.startswith("public.c")]
+            assert of_c.startswith("public.c in delta (not captured: ")
+            app.verify(config)
             before = app.status(config).document["verified"]
             with pytest.raises(UsageError, match=r"nothing was compared: public.d in delta \(no"):
                 app.verify(config, tables=["public.d"])
@@ -59,6 +65,13 @@ def test_an_error_or_ctrl_c_keeps_the_results_of_the_other_tables(
     equal, note = found["public.b"]
     assert not equal
     assert note.startswith("not compared: ")
+
+
+def without_key_of_c(file: Path) -> Config:
+    """A configuration with which the table c is refused."""
+    refusing = file.with_name("refusing.yaml")
+    refusing.write_text(file.read_text().replace("slot:", "exclude_columns: [public.c.id], slot:"))
+    return load_config(refusing)
 
 
 def ended_by_ctrl_c(config: Config) -> None:

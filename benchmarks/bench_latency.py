@@ -7,7 +7,8 @@
     python -m benchmarks.bench_latency [delta iceberg files kafka postgres http] [--rows 200000]
         [--rate 1000] [--seconds 60] [--warm 180 ...] [--trigger 1s] [--remote sc://localhost:15002]
 
-Several times for --warm: what is seen after each of them.
+Several times for --warm: what is seen after each of them. Cores are those that `tidelog run` and
+Spark use, while idle (for half a minute) and in the measured time.
 
 `tidelog run` as it is shipped, capture and pipeline in one process. What is measured is read from
 what it left: the server's time of each commit stands in the event log, and the time at which an
@@ -29,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import psycopg
 from confluent_kafka import Consumer
 from tests.support.http_receiver import HttpReceiver
@@ -206,25 +208,46 @@ def measure(
                 f"outputs: [{{{output}}}]\n"
                 f"pipeline: {{checkpoint: {here.directory / 'checkpoint'}, {spark}}}\n"
             )
-        with running(here):
+        with running(here) as process:
             wait_for(lambda: EventLog.exists(str(here.config.log.path)))
             log = EventLog.open(str(here.config.log.path))
             wait_for(lambda: bool(v := visible()) and v[-1][0] >= rows)
             spans = []
+            since, before = time.time(), cpu_s(process)
+            time.sleep(seconds / 2)
+            idle = (cpu_s(process) - before) / (time.time() - since)
             with single_row_workload(here, rate, max(warms_s) + seconds + 60, rows):
                 start = time.time()
                 for warm_s in warms_s:
                     time.sleep(max(0, start + warm_s - time.time()))
-                    since = time.time()
+                    since, before = time.time(), cpu_s(process)
                     time.sleep(seconds)
-                    spans.append((since, time.time()))
+                    cores = (cpu_s(process) - before) / (time.time() - since)
+                    spans.append((since, time.time(), f"{cores:.2f} cores, idle {idle:.2f}"))
             end = _after_last_change(log)
             wait_for(lambda: visible()[-1][0] >= end)
         delivered = visible()
         return [_row(f"{what}, {rows:,} rows", log, delivered, *span, goal) for span in spans]
 
 
-def _row(what: str, log: EventLog, visible: Visible, since: float, until: float, goal: str) -> Row:
+def cpu_s(process: subprocess.Popen[bytes]) -> float:
+    """CPU seconds of the process, its children and those that ended."""
+    used = 0.0
+    for each in [found := psutil.Process(process.pid), *found.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            used += sum(each.cpu_times()[:4])
+    return used
+
+
+def _row(
+    what: str,
+    log: EventLog,
+    visible: Visible,
+    since: float,
+    until: float,
+    cores: str,
+    goal: str,
+) -> Row:
     found = latencies_s(log, visible, since, until)
     seen = len({at for _, at in visible if since <= at < until})
     p50, p99, most = np.percentile(found, [50, 99, 100])
@@ -233,7 +256,7 @@ def _row(what: str, log: EventLog, visible: Visible, since: float, until: float,
         f"commit → {what}, {per_second:,.0f} transactions/s",
         f"p50 {p50:.2f} s, p99 {p99:.2f} s, max {most:.2f} s",
         f"{(until - since) / max(1, seen):.1f} s between two looks that showed more",
-        "",
+        cores,
         goal,
     )
 

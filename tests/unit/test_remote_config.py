@@ -1,4 +1,4 @@
-"""A pipeline's server of Spark Connect, by configuration, and its errors."""
+"""A pipeline's options: its server of Spark Connect, its errors, how often batches come."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tidelog.app.base.outputs import check_spark, remote_of
 from tidelog.app.pipeline.run import session
+from tidelog.app.pipeline.session import trigger_s
 from tidelog.config import Config, load_config
 from tidelog.errors import (
     AccessRefusedError,
@@ -175,3 +176,23 @@ def test_errors_of_the_server_are_distinguished(text: str, kind: type[Exception]
     found = known_error(SparkConnectGrpcException(text))
     assert isinstance(found, kind)
     assert "Spark Connect server" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("log", "pipeline", "apart_s"),
+    [
+        ("log", "", [1.0, 0.2]),
+        ("log", "trigger_ms: 5s", [5.0, 5.0]),
+        ("s3://bucket/log", "", [1.0, 1.0]),  # each batch is requests that cost
+    ],
+)
+def test_batches_come_more_often_where_that_costs_neither_files_nor_requests(
+    tmp_path: Path, log: str, pipeline: str, apart_s: list[float]
+) -> None:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d'}\n"
+        f"log: {{path: '{log}'}}\nstate: {{url: 'sqlite:///state.db'}}\npipeline: {{{pipeline}}}\n"
+    )
+    config = load_config(file)
+    assert [trigger_s(config, frequent=each) for each in (False, True)] == apart_s

@@ -470,10 +470,12 @@ class PipelineOptions(Section):
         "output's progress: it shows that an output is ahead of a restored event log. It may "
         "be lost.",
     )
-    trigger_ms: Milliseconds = Field(
-        default=1_000,
+    trigger_ms: Milliseconds | None = Field(
+        default=None,
         ge=0,
-        description="Start a batch of an output at most this often.",
+        description="Start a batch of an output at most this often. Unset: `1s`; for databases, "
+        "Kafka, HTTP and OpenSearch twice what a batch takes, `200ms` to `1s`, unless event log "
+        "or state is on an object store.",
         examples=["1s"],
     )
     batch_bytes: Bytes = Field(

@@ -102,6 +102,8 @@ class LoopOptions:
         once: whether to stop when everything is delivered that was in the log at the start.
         max_batch_bytes: bytes of a batch: the payload, and `RECORD_BYTES` of each record.
         trigger_s: least seconds between the starts of two batches of an output.
+        frequent_s: the same of an output with the attribute ``frequent``; where a batch takes more
+            than half of it, twice that, at most ``trigger_s``.
         lost: set when the pipeline's lease has ended: no batch is waited for.
         is_paused: called before each batch, which waits while it returns True.
         ask: requests dumps of tables of which an output, by name, lacks rows: it left them out
@@ -114,6 +116,7 @@ class LoopOptions:
     once: bool = False
     max_batch_bytes: int = MAX_BATCH_BYTES
     trigger_s: float = 0.0
+    frequent_s: float = 0.0
     lost: threading.Event = field(default_factory=threading.Event)
     is_paused: Callable[[], bool] = lambda: False
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
@@ -368,7 +371,7 @@ class OutputLoop:
             if end is not None:
                 self._write(end, abandoned)
                 if not options.once:
-                    stop.wait(max(0.0, begun + options.trigger_s - time.monotonic()))
+                    stop.wait(self._pause_s(time.monotonic() - begun))
             elif until is not None and self.done >= until:
                 if isinstance(self.output, MaintainedOutput):
                     self.output.finish(stop)
@@ -379,6 +382,13 @@ class OutputLoop:
                     reported = True
                     self._callbacks.on_up_to_date(self.name)
                 stop.wait(_POLL_S)
+
+    def _pause_s(self, took_s: float) -> float:
+        """Return how long to wait for the next batch after one that took ``took_s``."""
+        apart_s = self._options.trigger_s
+        if getattr(self.output, "frequent", False):
+            apart_s = min(apart_s, max(self._options.frequent_s, 2 * took_s))
+        return max(0.0, apart_s - took_s)
 
     def _next_end(self, until: int | None) -> int | None:
         """Return the end of the next batch; None: there is nothing to deliver. Raises

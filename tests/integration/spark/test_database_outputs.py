@@ -21,10 +21,13 @@ from tests.support.idle import is_idle
 from tidelog import app
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import Config, load_config
+from tidelog.outputs.base import output as base_output
+from tidelog.outputs.base import scheduling
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.spark.datasource.segment_rows import batch_of
+from tidelog.spark.pipeline import LoopOptions, run_pipeline
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.spark
@@ -526,3 +529,56 @@ def test_a_table_whose_name_changes_in_case_is_another_one_at_postgres(
     finally:
         source.drop_database("renamed")
         place.drop_database("of_renamed")
+
+
+def test_a_batch_of_copies_has_what_a_task_takes_without_a_shuffle(
+    spark: Any, built: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of tables that the output does not deliver do not count."""
+    columns = {"id": "int64", "v": "text"}
+    table, other = (built.table(f"public.{name}", columns) for name in ("orders", "others"))
+    for first in range(0, 60, 10):
+        for each in (table, other):
+            for key in range(first, first + 10):
+                built.insert(each, str(key), f"v{key:02}")
+            built.flush()
+    head, end = built.log.head_offset, built.log.latest_offset()
+    size = max(map(scheduling.bytes_of, built.log.segments(head)))
+    for module in (scheduling, base_output):
+        monkeypatch.setattr(module, "SHARED_BYTES", 2 * size)
+    shuffled: list[str] = []
+
+    def frame(*arguments: Any, **options: Any) -> Any:
+        shuffled.append(str(arguments[2].source))
+        return run_frame(*arguments, **options)
+
+    run_frame = scheduling.run_frame
+    monkeypatch.setattr(scheduling, "run_frame", frame)
+
+    def output(name: str) -> DatabaseOutput:
+        return DatabaseOutput(
+            spark,
+            built.path,
+            SqliteState(f"sqlite:///{tmp_path / name}.db"),
+            Delivery(name, tables=("public.orders",), part_bytes=size),
+            dialect("postgres"),
+            namespace=f"{name}_{tmp_path.name}"[:60],
+            own=f"own_{name}_{tmp_path.name}"[:60],
+            batch_rows=50_000,
+        )
+
+    rows: list[int] = []
+    run_pipeline(
+        spark,
+        built.path,
+        [cut := output("cut")],
+        LoopOptions(once=True),
+        on_progress=lambda batch: rows.append(batch.rows_by_table["public.orders"]),
+    )
+    cut.close()
+    assert (rows, shuffled) == ([20, 20, 20], [])
+    whole = output("whole")
+    whole.prepare(built.log.generation)
+    whole.write(batch_of(built.log, head, end))
+    whole.close()
+    assert shuffled == ["public.orders"], "a larger batch goes through one"

@@ -358,6 +358,32 @@ def test_an_output_bounds_its_batches(scene: Scene) -> None:
     assert output.ends == ends
 
 
+@pytest.mark.parametrize("frequent", [True, False])
+def test_batches_of_an_output_without_files_may_come_more_often(
+    scene: Scene, frequent: bool
+) -> None:
+    output, stop = Output(), threading.Event()
+    output.frequent = frequent  # type: ignore[attr-defined]
+    ends = [scene.insert(1), scene.insert(1)]
+    options = {"once": False, "max_batch_bytes": 1, "trigger_s": 60.0, "frequent_s": 0.01}
+    thread = threading.Thread(target=scene.loop(output, **options).run, args=(stop,))
+    thread.start()
+    wait_for(lambda: len(output.ends) == (2 if frequent else 1))
+    time.sleep(0.2)
+    stop.set()
+    thread.join(10)
+    assert output.ends == (ends if frequent else ends[:1])
+
+
+def test_frequent_batches_leave_half_of_the_time_free(scene: Scene) -> None:
+    output = Output()
+    loop = scene.loop(output, trigger_s=1.0, frequent_s=0.2)
+    assert [loop._pause_s(took_s) for took_s in (0.25, 1.5)] == [0.75, 0.0]
+    output.frequent = True  # type: ignore[attr-defined]
+    waits = [loop._pause_s(took_s) for took_s in (0.05, 0.25, 0.75, 1.5)]
+    assert waits == pytest.approx([0.15, 0.25, 0.25, 0.0])
+
+
 class Rejecting(Output):
     """An output whose destination rejected some records."""
 

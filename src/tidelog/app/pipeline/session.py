@@ -39,6 +39,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.option_values import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.lease_file import LeaseFile
@@ -52,7 +53,7 @@ from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.connect import cancel_jobs, is_remote
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
-from tidelog.state.opening import fenced, poll_interval_s
+from tidelog.state.opening import fenced, pays_per_request, poll_interval_s
 from tidelog.system.processes import unix_ms
 
 if TYPE_CHECKING:
@@ -282,6 +283,17 @@ _HANDOVER_POLL_S: Final = 0.5
 """How often to poll for a handover request, where requests cost nothing."""
 
 
+_TRIGGER_S, _FREQUENT_S = 1.0, 0.2
+
+
+def trigger_s(config: Config, *, frequent: bool) -> float:
+    """Return the least seconds between two batches of an output."""
+    if config.pipeline.trigger_ms is not None:
+        return config.pipeline.trigger_ms / 1000
+    paid = is_url(event_log_path(config)) or pays_per_request(config.state.place)
+    return _FREQUENT_S if frequent and not paid else _TRIGGER_S
+
+
 _sessions: set[PipelineSession] = set()
 """The sessions of this process, which share Spark's context."""
 
@@ -377,7 +389,8 @@ class PipelineSession:
                 LoopOptions(
                     once=self._once,
                     max_batch_bytes=config.pipeline.batch_bytes,
-                    trigger_s=config.pipeline.trigger_ms / 1000,
+                    trigger_s=trigger_s(config, frequent=False),
+                    frequent_s=trigger_s(config, frequent=True),
                     lost=lost,
                     # A run without waiting has begun: a pause holds for the next one.
                     is_paused=lambda: not self._once and self._pause.now,

@@ -88,6 +88,8 @@ class ExecutorOutput:
     repeats_same_batches: ClassVar[bool] = False
     """After a failed attempt, must its offsets be written again by themselves, before any others?
     For a destination that recognizes a repeated request only if it is the same."""
+    frequent: ClassVar[bool] = False
+    """May small batches come often? They leave no files."""
     removes_absent: ClassVar[bool] = False
     """With ordered delivery: is `remove_below` called after a dump of all rows of a table?"""
 

@@ -208,6 +208,8 @@ class DatabaseOutput(ExecutorOutput):
         batch_rows: rows that are written in one transaction.
     """
 
+    frequent = True
+
     def __init__(
         self,
         spark: SparkSession,

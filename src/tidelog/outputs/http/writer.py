@@ -290,6 +290,7 @@ class HttpOutput(ExecutorOutput):
         lanes: requests of a table that are sent at once.
     """
 
+    frequent = True
     repeats_same_batches = True  # its requests are the same then
 
     def __init__(

@@ -90,6 +90,7 @@ class KafkaOutput(ExecutorOutput):
         timeout_s: how long brokers may accept none of a task's messages.
     """
 
+    frequent = True
     removes_absent = True
 
     def __init__(

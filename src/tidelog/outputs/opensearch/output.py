@@ -94,6 +94,8 @@ class OpenSearchOutput(ExecutorOutput):
         joined: documents that several tables contribute to.
     """
 
+    frequent = True
+
     def __init__(
         self,
         spark: SparkSession,

@@ -711,6 +711,16 @@ def test_no_end_of_a_dump_is_reported_that_is_unknown(unknown: dict[str, Any]) -
     assert (found.estimated_rows, found.left_s) == (None, None)
 
 
+@pytest.mark.parametrize(("chunks", "left_s"), [(2, None), (20, 56_943.0)])
+def test_the_first_chunks_of_a_large_dump_do_not_tell_its_end(
+    chunks: int, left_s: float | None
+) -> None:
+    begun = table(rows_read=2, estimated_rows=1000, started_ms=NOW_MS - 10_000, chunks=chunks)
+    rest = table("public.u", status="pending", estimated_rows=10_990)
+    found = overview(status(**dump(begun, rest)), NOW_MS).dumps[0]
+    assert found.left_s == left_s
+
+
 def test_a_table_that_was_read_up_to_its_estimate_ends_soon() -> None:
     """It has not ended before another chunk found nothing, or the last one's window closed."""
     full = table(rows_read=100, estimated_rows=100, started_ms=NOW_MS - 10_000)
@@ -834,6 +844,10 @@ def test_deliveries_are_reported_below_their_output() -> None:
     told_first = "output   shop/delta is up to date; 7 in dead letters\n"
     below = status_text(found).split(told_first)[1].split("\n")[0]
     assert below.endswith("12,000 records in 3s, 4,000 a second")  # it works again
+    for waiting, told in ((200_000, ""), (1_200_000, "; what waits takes about 5min")):
+        behind = overview(status(outputs=[{**told_of, "behind_records": waiting}]), NOW_MS)
+        [line] = [each for each in status_text(behind).split("\n") if "4,000 a second" in each]
+        assert line.endswith(f"4,000 a second{told}")
     failing = {**told_of, "behind_records": 5, "failed_ms": NOW_MS - 1000}
     below = status_text(overview(status(outputs=[failing]), NOW_MS)).split(
         "(5 records), and fails"

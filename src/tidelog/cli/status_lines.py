@@ -342,6 +342,10 @@ def of_engine(engine: EngineHealth) -> str:
     return f"{text}; last heard of at {_local(last_ms)}"
 
 
+_LEAST_SHOWN_S = 60
+"""How long what an output has yet to deliver takes at least, to be shown."""
+
+
 def of_deliveries(output: OutputHealth) -> str:
     """Describe an output's batches: a long current one, the last one, and the error it has now."""
     parts = []
@@ -356,6 +360,9 @@ def of_deliveries(output: OutputHealth) -> str:
             took = brief_span(output.batch_s * 1000)
             records = f"{output.batch_records or 0:,} records"
             text += f": {records} in {took}, {output.records_per_s:,.0f} a second"
+            waits_s = output.behind_records / max(output.records_per_s, 1)
+            if waits_s >= _LEAST_SHOWN_S:
+                text += f"; what waits takes about {brief_span(waits_s * 1000)}"
         parts.append(text)
     if output.fails and output.last_error_ms is not None:
         parts.append(f"failed last at {_local(output.last_error_ms)}: {of_failure(output)}")

@@ -298,7 +298,7 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
     with capture(database, tmp_path, f"[{output}]") as (sql, config):
         told = run_with_a_grid(spark, sql, config)
         assert "is an array of several dimensions, which array(int32) does not fit" in told
-        assert f"types: {{arrays: text}} in the output's options and move {place}/grids" in told
+        assert f"types: {{arrays: text}} in the output's options, then move {place}/grids" in told
         assert rows("t", "c2") == [[]]
         assert rows("grids", "g") == []
         sql.execute("INSERT INTO t (id, c2) VALUES (9, '{9}')")

@@ -539,6 +539,12 @@ def _pipeline_overview(status: Mapping[str, Any], row: Mapping[str, Any]) -> Pip
     )
 
 
+_LEAST_SHARE, _LEAST_CHUNKS = 0.01, 20
+"""How much of a dump was read before its rate so far says when it ends: the first chunks of a
+process that has just started are slow.
+"""
+
+
 def dump_progress(
     dump: Mapping[str, Any], now_ms: int, before: Mapping[str, int] | None = None
 ) -> RunningDump:
@@ -572,7 +578,9 @@ def dump_progress(
     left_s: float | None = None
     if rows and sizes and not size_unknown:
         share = round(rows / (rows + left), 4)
-        left_s = round(left * took_s / rows, 1) if took_s > 0 else None
+        chunks = sum(table.get("chunks", 0) for table in tables)
+        if took_s > 0 and (share >= _LEAST_SHARE or chunks >= _LEAST_CHUNKS):
+            left_s = round(left * took_s / rows, 1)
     return RunningDump(
         dump_id=dump["dump_id"],
         status=dump["status"],

@@ -467,7 +467,7 @@ class LakeOutput(ABC, Generic[Copy]):
         """
         if isinstance(error, RowsLeftOutError) and table not in self._unfit:
             where = self._table(table).location
-            other = f" in the output's options and move {where} away, or change the row"
+            other = f" in the output's options, then move {where} away; or change the row"
             error = self._unfit[table] = advised(error, table, other)
         self._left_out.add(str(table), error, since)
 

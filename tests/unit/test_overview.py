@@ -445,6 +445,13 @@ def test_after_an_error_the_command_is_the_one_that_helps(error: str, command: s
     assert found.problems[0].remedy.splitlines()[0] == f"tidelog {command} CONFIG"
 
 
+def test_a_capture_that_has_ended_does_not_retry_its_reads() -> None:
+    asked = {**dump(table(), status="running"), "chunks_unanswered": UNANSWERED}
+    for leader, told in (("db-host:77", True), (None, False)):
+        found = overview(status(**asked, leader=leader, holder="db-host:77"), NOW_MS)
+        assert ("chunks-unanswered" in {each.kind for each in found.problems}) is told
+
+
 def test_a_dump_tells_its_total_and_when_it_will_end() -> None:
     running = dump(
         table("public.a", status="done", rows_read=100, started_ms=NOW_MS - 10_500),

@@ -75,6 +75,8 @@ def dump_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
 
 
 def _unanswered_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
+    if "leader" in status and status["leader"] is None:
+        return  # no capture asks
     dumping = any(dump.get("status") == "running" for dump in status.get("dumps") or ())
     for key, is_relevant, effect in (
         ("chunks_unanswered", dumping, "Dumps read nothing"),

@@ -161,12 +161,12 @@ def test_a_role_that_may_not_create_tables_in_a_schema_of_the_source_is_shown_th
     name = urlsplit(database).path.strip("/")
     role = f"copier_{name}"
     schemas = [TableSchema(TableName("public", "t"), 1, (ID,), ("id",), ("id",), "d", "pgoutput")]
-    output = f"{{kind: postgres, name: o, url: '{role_url(database, role)}'}}"
+    output = f"{{kind: postgres, name: o, tables: ['public.*'], url: '{role_url(database, role)}'}}"
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN")
         connection.execute("CREATE SCHEMA tidelog")
         connection.execute(f"GRANT USAGE, CREATE ON SCHEMA tidelog TO {role}")
-        source = f"{{kind: postgres, url: '{database}', tables: ['public.*']}}"
+        source = f"{{kind: postgres, url: '{database}', tables: ['shop.*']}}"
         text = f"source: {source}\nlog: {{path: log}}\noutputs: [{output}]"
         config = parse_config(text, "test", tmp_path, {})
         [found] = check_names(config, schemas)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -651,15 +652,14 @@ class Config(Section):
     @model_validator(mode="after")
     def _keep_source_apart(self) -> Config:
         url = getattr(self.source, "url", None)
-        family = "postgres" if self.source.kind == "postgres" else "mysql"
         for output in self.outputs:
             if (
                 url is not None
                 and isinstance(output, DatabaseSection)
-                and output.kind == family
+                and urlsplit(output.url.reveal()).scheme in self.source.url_schemes
                 and output.writes_to_source(url.reveal(), self.source.tables)
             ):
-                place = "schema" if family == "postgres" else "database"
+                place = "schema" if output.is_in_one_database else "database"
                 raise ValueError(
                     f"output {output.name} would write to captured tables of the source itself: "
                     f"its url leads to the same server. Set its option {place} to one "

@@ -87,10 +87,12 @@ def check_keyless(config: Config, schemas: Sequence[TableSchema]) -> Iterator[Ch
 
 def _schemas(config: Config, catalogue: Catalogue) -> Iterator[TableSchema]:
     try:
-        shapes = catalogue.shapes(catalogue.tables(config.source.tables)).values()
+        tables = catalogue.tables(config.source.tables)
+        shapes = catalogue.shapes(tables)
     except TidelogError:
         return  # the check of the source reports it, as it does an unsupported table
-    yield from (shape.schema for shape in shapes if isinstance(shape, TableShape))
+    found = (shapes.get(table) for table in tables)
+    yield from (shape.schema for shape in found if isinstance(shape, TableShape))
 
 
 def _delivered_tables(

@@ -38,17 +38,6 @@ if TYPE_CHECKING:
 else:
     from tidelog.system.lazy_names import lazy_names
 
-    _LAZY = {
-        "ExecuteSnapshot": "tidelog.control.commands",
-        "LogMessage": "tidelog.control.commands",
-        "Outcome": "tidelog.control.mailbox",
-        "PauseLog": "tidelog.control.commands",
-        "PausePipeline": "tidelog.control.commands",
-        "PauseSnapshot": "tidelog.control.commands",
-        "ResumeLog": "tidelog.control.commands",
-        "ResumePipeline": "tidelog.control.commands",
-        "ResumeSnapshot": "tidelog.control.commands",
-        "SetDumpOptions": "tidelog.control.commands",
-        "StopSnapshot": "tidelog.control.commands",
-    }
+    _LAZY = dict.fromkeys(__all__, "tidelog.control.commands")
+    _LAZY["Outcome"] = "tidelog.control.mailbox"
     __getattr__ = lazy_names(__name__, _LAZY)

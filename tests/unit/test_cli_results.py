@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidelog.cli.dump import result_sentences
-from tidelog.control.commands import _TYPES
+from tidelog.control.commands import COMMANDS
 
 ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
@@ -63,7 +63,7 @@ def test_outcome_of_a_command_is_a_sentence(
 
 
 def test_every_command_has_its_sentence() -> None:
-    assert {kind for kind, _, _ in ANSWERS} == _TYPES.keys()
+    assert {kind for kind, _, _ in ANSWERS} == COMMANDS.keys()
 
 
 def test_many_tables_are_counted() -> None:

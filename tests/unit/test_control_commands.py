@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.control.commands import (
-    _TYPES,
+    COMMANDS,
     Command,
     ExecuteSnapshot,
     PauseSnapshot,
@@ -117,4 +117,4 @@ def test_every_command_can_be_executed() -> None:
     handler = CommandHandler(
         none, none, none, (), database=None, notify=none, hand_over=none, reading_pause=none
     )
-    assert set(handler._methods) == set(_TYPES.values())
+    assert set(handler._methods) == set(COMMANDS.values())

@@ -154,10 +154,20 @@ TablePattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
 
 
 class Command(BaseModel):
-    """Base of all commands."""
+    """Base of all commands.
+
+    Attributes:
+        type: its name in JSON.
+        on_page: whether the web page may send it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
     type: ClassVar[str]
+    on_page: ClassVar[bool] = True
+
+    def subject(self) -> str:
+        """What it is about, for the page's audit list; of most commands: the dump."""
+        return getattr(self, "dump_id", None) or "all dumps"
 
     def to_json(self) -> dict[str, Any]:
         """The document that `command_from_json` reads."""
@@ -203,6 +213,9 @@ class ExecuteSnapshot(Command):
     surrogate_key: str | None = None
     signal_id: str | None = None
     plain: bool = False
+
+    def subject(self) -> str:
+        return ", ".join(self.tables) or "all tables"
 
     @field_validator("dump_id")
     @classmethod
@@ -293,7 +306,19 @@ class ResumeSnapshot(Command):
     dump_id: DumpId | None = None
 
 
-class PauseLog(Command):
+class _LogCommand(Command):
+    def subject(self) -> str:
+        return "the source's log"
+
+
+class _PipelineCommand(Command):
+    pipeline: PipelineName = "pipeline"
+
+    def subject(self) -> str:
+        return f"pipeline {self.pipeline}"
+
+
+class PauseLog(_LogCommand):
     """Stop reading the source's log until resumed, also after a restart. The source retains its log
     in the meantime, within its limits. ``by``: the requester, for status.
     """
@@ -302,27 +327,25 @@ class PauseLog(Command):
     by: str = Field(default="", max_length=200)
 
 
-class ResumeLog(Command):
+class ResumeLog(_LogCommand):
     """Resume reading the source's log."""
 
     type: ClassVar[str] = "resume-log"
 
 
-class PausePipeline(Command):
+class PausePipeline(_PipelineCommand):
     """Stop delivering to a pipeline's outputs until resumed, also after a restart. ``by``: the
     requester, for status.
     """
 
     type: ClassVar[str] = "pause-pipeline"
-    pipeline: PipelineName = "pipeline"
     by: str = Field(default="", max_length=200)
 
 
-class ResumePipeline(Command):
+class ResumePipeline(_PipelineCommand):
     """Resume delivering."""
 
     type: ClassVar[str] = "resume-pipeline"
-    pipeline: PipelineName = "pipeline"
 
 
 def _without_defaults(schema: dict[str, Any]) -> None:
@@ -340,6 +363,9 @@ class SetDumpOptions(RunTimeOptions, Command):
     def changes(self) -> dict[str, int]:
         """The given options."""
         return self.model_dump(exclude_unset=True)
+
+    def subject(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.changes.items())
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.type, "data": self.changes}
@@ -367,6 +393,7 @@ class LogMessage(Command):
     """
 
     type: ClassVar[str] = "log"
+    on_page: ClassVar[bool] = False
     message: str = Field(max_length=1000)
 
 
@@ -379,11 +406,12 @@ class Handover(Command):
     """
 
     type: ClassVar[str] = "hand-over"
+    on_page: ClassVar[bool] = False
     leader: str
     to: str | None = None
 
 
-_TYPES: dict[str, type[Command]] = {
+COMMANDS: Mapping[str, type[Command]] = {
     command.type: command
     for command in (
         ExecuteSnapshot,
@@ -399,6 +427,7 @@ _TYPES: dict[str, type[Command]] = {
         Handover,
     )
 }
+"""All commands by type."""
 
 
 def command_from_json(document: Any) -> Command:
@@ -409,9 +438,9 @@ def command_from_json(document: Any) -> Command:
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("type"), str):
         raise UsageError('a command is {"type": …, "data": {…}}')
-    command = _TYPES.get(document["type"])
+    command = COMMANDS.get(document["type"])
     if command is None:
-        raise UsageError(f"unknown command; known are {', '.join(_TYPES)}")
+        raise UsageError(f"unknown command; known are {', '.join(COMMANDS)}")
     return build_command(command, document.get("data", {}))
 
 

@@ -76,16 +76,10 @@ def parse(signal: Signal, *, coordinates: str = "") -> Command:
         UsageError: if the type is unknown or the data is not what the type needs; values are not
             shown.
     """
-    if signal.type in ("pause-snapshot", "resume-snapshot"):  # "The data field is ignored."
-        return PauseSnapshot(by="a signal") if signal.type == "pause-snapshot" else ResumeSnapshot()
     read = _READ.get(signal.type)
     if read is None:
-        known = ", ".join((*_READ, "pause-snapshot", "resume-snapshot"))
-        raise UsageError(f"unknown signal type; known are {known}")
-    data = signal.data
-    if isinstance(data, str):
-        data = _object(data, f"{signal.type}: data") if data.strip() else {}
-    return read(signal, data or {}, coordinates)
+        raise UsageError(f"unknown signal type; known are {', '.join(_READ)}")
+    return read(signal, coordinates)
 
 
 def dump_id_of(signal_id: str) -> str:
@@ -104,7 +98,8 @@ def another_dump_id(dump_id: str, command_id: str) -> str:
 # ---------------------------------------------------------------- one function for each type
 
 
-def _execute(signal: Signal, data: Mapping[str, Any], _coordinates: str) -> Command:
+def _execute(signal: Signal, _coordinates: str) -> Command:
+    data = _data(signal)
     collections = _collections(signal, data)
     if not collections:
         raise UsageError("execute-snapshot: data-collections is missing or empty")
@@ -130,27 +125,38 @@ def _execute(signal: Signal, data: Mapping[str, Any], _coordinates: str) -> Comm
     )
 
 
-def _stop(signal: Signal, data: Mapping[str, Any], _coordinates: str) -> Command:
+def _stop(signal: Signal, _coordinates: str) -> Command:
+    data = _data(signal)
     tables = _collections(signal, data)
     mode = _mode(signal, data)
     return build_command(StopSnapshot, {"tables": tables, "matching": "regex", "mode": mode})
 
 
-def _log(_signal: Signal, data: Mapping[str, Any], coordinates: str) -> Command:
-    message = data.get("message")
+def _log(signal: Signal, coordinates: str) -> Command:
+    message = _data(signal).get("message")
     if not isinstance(message, str) or not message:
         raise UsageError("log: message is missing")
     text = message.replace("{}", coordinates or "<none>")
     return build_command(LogMessage, {"message": text[:MAX_MESSAGE]})
 
 
-_READ: dict[str, Callable[[Signal, Mapping[str, Any], str], Command]] = {
-    "execute-snapshot": _execute,
-    "stop-snapshot": _stop,
-    "log": _log,
+_READ: Mapping[str, Callable[[Signal, str], Command]] = {
+    ExecuteSnapshot.type: _execute,
+    StopSnapshot.type: _stop,
+    LogMessage.type: _log,
+    # "The data field is ignored."
+    PauseSnapshot.type: lambda _signal, _coordinates: PauseSnapshot(by="a signal"),
+    ResumeSnapshot.type: lambda _signal, _coordinates: ResumeSnapshot(),
 }
 
 # ---------------------------------------------------------------- fields
+
+
+def _data(signal: Signal) -> Mapping[str, Any]:
+    data = signal.data
+    if isinstance(data, str):
+        data = _object(data, f"{signal.type}: data") if data.strip() else {}
+    return data or {}
 
 
 def _mode(signal: Signal, data: Mapping[str, Any]) -> str:

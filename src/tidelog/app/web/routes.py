@@ -43,19 +43,7 @@ from tidelog.control.channels.rate_limit import (
     SilentError,
     TokenRateLimit,
 )
-from tidelog.control.commands import (
-    Command,
-    ExecuteSnapshot,
-    PauseLog,
-    PausePipeline,
-    PauseSnapshot,
-    ResumeLog,
-    ResumePipeline,
-    ResumeSnapshot,
-    SetDumpOptions,
-    StopSnapshot,
-    command_from_json,
-)
+from tidelog.control.commands import COMMANDS, Command, ExecuteSnapshot, command_from_json
 from tidelog.control.mailbox import new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
@@ -402,33 +390,6 @@ async def body_of(request: Request) -> Mapping[str, Any]:
     return document
 
 
-def _dump(command: Any) -> str:
-    return str(command.dump_id or "all dumps")
-
-
-def _log(_command: Any) -> str:
-    return "the source's log"
-
-
-def _pipeline(command: Any) -> str:
-    return f"pipeline {command.pipeline}"
-
-
-SUBJECTS: Final[Mapping[str, Callable[[Any], str]]] = {
-    ExecuteSnapshot.type: lambda command: ", ".join(command.tables) or "all tables",
-    PauseSnapshot.type: _dump,
-    ResumeSnapshot.type: _dump,
-    StopSnapshot.type: _dump,
-    SetDumpOptions.type: lambda command: ", ".join(f"{k}={v}" for k, v in command.changes.items()),
-    PauseLog.type: _log,
-    ResumeLog.type: _log,
-    PausePipeline.type: _pipeline,
-    ResumePipeline.type: _pipeline,
-}
-"""The commands of the page by type, each with a function that returns its subject."""
-PAUSES: Final = {PauseSnapshot.type, PauseLog.type, PausePipeline.type}
-
-
 def command_of(document: Mapping[str, Any], by: str) -> tuple[Command, str]:
     """Return the command that ``document`` describes, as `command_from_json` reads it, and its
     subject, for the audit list. ``by``: who pauses.
@@ -437,16 +398,17 @@ def command_of(document: Mapping[str, Any], by: str) -> tuple[Command, str]:
         UsageError: it describes none, or one that the page does not have.
     """
     kind, data = document.get("type"), document.get("data", {})
-    if not isinstance(kind, str) or kind not in SUBJECTS:
-        raise UsageError(f"type is one of {', '.join(SUBJECTS)}")
+    known = {name: each for name, each in COMMANDS.items() if each.on_page}
+    if not isinstance(kind, str) or kind not in known:
+        raise UsageError(f"type is one of {', '.join(known)}")
     if not isinstance(data, Mapping):
         raise UsageError("data is a JSON object")
     if kind == ExecuteSnapshot.type:
         data = {**data, "dump_id": new_id().lower()}
-    elif kind in PAUSES:
+    elif "by" in known[kind].model_fields:
         data = {**data, "by": by}
     command = command_from_json({"type": kind, "data": data})
-    return command, SUBJECTS[command.type](command)
+    return command, command.subject()
 
 
 def texts_of(document: Mapping[str, Any], name: str) -> list[str]:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
@@ -127,30 +127,6 @@ class Failure(BaseModel):
     )
 
 
-# (method, path, body, status of success, summary)
-ROUTES: tuple[tuple[str, str, type[BaseModel] | None, int, str], ...] = (
-    ("get", "/health", None, 200, "Is this process up, and is it the leader? Needs no token."),
-    ("get", "/status", None, 200, "Position, lag, dumps, throttle: as `tidelog status --json`."),
-    ("get", "/dumps", None, 200, "The unfinished dumps and the last finished ones."),
-    ("post", "/dumps", DumpBody, 202, "Start a dump."),
-    ("get", "/dumps/{id}", None, 200, "One dump with its progress."),
-    ("post", "/dumps/{id}/pause", None, 202, "Pause a dump; it stays paused over restarts."),
-    ("post", "/dumps/{id}/resume", None, 202, "Resume a paused dump."),
-    ("post", "/dumps/{id}/cancel", None, 202, "Cancel a dump, or its `table`s."),
-    ("post", "/pause", None, 202, "Pause all dumps."),
-    ("post", "/resume", None, 202, "Resume all paused dumps."),
-    ("post", "/cancel", None, 202, "Cancel all dumps."),
-    ("post", "/log/pause", None, 202, "Stop reading the source's log until resumed."),
-    ("post", "/log/resume", None, 202, "Resume reading the source's log."),
-    ("post", "/pipelines/{id}/pause", None, 202, "Pause a pipeline; it stays so over restarts."),
-    ("post", "/pipelines/{id}/resume", None, 202, "Resume a paused pipeline."),
-    ("get", "/options", None, 200, "The options with which dumps read now."),
-    ("patch", "/options", SetDumpOptions, 202, "Change these options, also for running dumps."),
-    ("post", "/signals", SignalBody, 202, "Send a Debezium signal."),
-    ("get", "/commands/{id}", None, 200, "The outcome of a command."),
-    ("get", "/notifications", None, 200, "Notifications, oldest first."),
-    ("get", "/openapi.json", None, 200, "This document."),
-)
 _WAIT = ("wait", "number", "Seconds to wait for the outcome, 10 at most.")
 _QUERIES = {
     "/notifications": [
@@ -178,8 +154,8 @@ def openapi() -> dict[str, Any]:
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema
     paths: dict[str, Any] = {}
-    for method, path, body, status, summary in ROUTES:
-        paths.setdefault(path, {})[method] = _operation(method, path, body, status, summary)
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method] = _operation(route)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -196,14 +172,13 @@ def openapi() -> dict[str, Any]:
     }
 
 
-def _operation(
-    method: str, path: str, body: type[BaseModel] | None, status: int, summary: str
-) -> dict[str, Any]:
+def _operation(route: ApiRoute) -> dict[str, Any]:
+    method, path, status, body = route.method, route.path, route.status, route.body
     words = [word.strip("{}") for word in path.strip("/").replace(".", "/").split("/")]
     answer: dict[str, Any] = {"type": "object"} if status == 200 else _ref("Accepted")
     operation: dict[str, Any] = {
         "operationId": "_".join([method, *words]),
-        "summary": summary,
+        "summary": route.summary,
         "responses": {str(status): {"description": "Done.", "content": _content(answer)}}
         | {
             code: {"description": text, "content": _content(_ref("Failure"))}
@@ -288,8 +263,7 @@ def application(
     """
     interface = _Interface(leadership, token, rate_limit or TokenRateLimit())
     routes = [
-        Route(path, interface.endpoint(method, path), methods=[method.upper()])
-        for method, path, *_ in ROUTES
+        Route(each.path, interface.endpoint(each), methods=[each.method.upper()]) for each in ROUTES
     ]
     return Starlette(routes=[*routes, *further], exception_handlers={HTTPException: _not_routed})
 
@@ -310,33 +284,9 @@ class _Interface:
         self._rate_limit = rate_limit
         self._workers = RequestWorkers(THREADS)
         self._healthy = RequestWorkers(2)  # its own: health requests need no token
-        self._handlers: dict[tuple[str, str], Callable[[_Call], tuple[int, Any]]] = {
-            ("get", "/status"): lambda call: (200, call.backend.status()),
-            ("get", "/dumps"): lambda call: (200, {"dumps": call.backend.summary()["dumps"]}),
-            ("post", "/dumps"): _start,
-            ("get", "/dumps/{id}"): lambda call: (200, _dump(call)),
-            ("post", "/dumps/{id}/pause"): _pause,
-            ("post", "/dumps/{id}/resume"): lambda c: c.send(ResumeSnapshot(dump_id=_dump_id(c))),
-            ("post", "/dumps/{id}/cancel"): _cancel,
-            ("post", "/pause"): lambda call: call.send(PauseSnapshot(by=_BY)),
-            ("post", "/resume"): lambda call: call.send(ResumeSnapshot()),
-            ("post", "/cancel"): lambda call: call.send(StopSnapshot()),
-            ("post", "/log/pause"): lambda call: call.send(PauseLog(by=_BY)),
-            ("post", "/log/resume"): lambda call: call.send(ResumeLog()),
-            ("post", "/pipelines/{id}/pause"): lambda c: _pipeline(c, PausePipeline, by=_BY),
-            ("post", "/pipelines/{id}/resume"): lambda c: _pipeline(c, ResumePipeline),
-            ("get", "/options"): lambda call: (200, call.backend.summary()["dump_options"]),
-            ("patch", "/options"): lambda call: call.send(
-                build_command(SetDumpOptions, call.document())
-            ),
-            ("post", "/signals"): _signal,
-            ("get", "/commands/{id}"): _outcome,
-            ("get", "/notifications"): _notifications,
-            ("get", "/openapi.json"): lambda _call: (200, openapi()),
-        }
 
-    def endpoint(self, method: str, path: str) -> Callable[[Request], Awaitable[JSONResponse]]:
-        handler = self._handlers.get((method, path))
+    def endpoint(self, route: ApiRoute) -> Callable[[Request], Awaitable[JSONResponse]]:
+        handler = route.handler
 
         async def endpoint(request: Request) -> JSONResponse:
             try:
@@ -364,7 +314,7 @@ class _Interface:
                     headers[_REDIRECT] = {"Location": failed.body["error"]["url"]}
                 return JSONResponse(failed.body, failed.status, headers.get(failed.status))
             except Exception as error:  # noqa: BLE001 - its text is not ours and may hold values
-                logger.error("%s %s failed: %s", method, path, type(error).__name__)
+                logger.error("%s %s failed: %s", route.method, route.path, type(error).__name__)
                 body_ = {"error": {"kind": "InternalError", "message": type(error).__name__}}
                 return JSONResponse(body_, 500)
 
@@ -381,9 +331,7 @@ class _Interface:
         if status != ACCEPTED:
             raise HttpError(status, "TooMany", TOO_MANY_MESSAGE)
 
-    def _answer(
-        self, handler: Callable[[_Call], tuple[int, Any]], request: Request, body: bytes
-    ) -> tuple[int, Any]:
+    def _answer(self, handler: Handler, request: Request, body: bytes) -> tuple[int, Any]:
         leadership = self._leadership()
         if leadership.backend is None:
             leader = leadership.leader
@@ -529,3 +477,91 @@ def _mapping(document: Any) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UsageError("the body is a JSON object")
     return document
+
+
+# The routes.
+
+Handler = Callable[[_Call], tuple[int, Any]]
+
+
+class ApiRoute(NamedTuple):
+    """A route. ``handler``: None: the health request. ``body``: the model of the request's body."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler | None
+    body: type[BaseModel] | None = None
+
+    @property
+    def status(self) -> int:
+        """The status of success."""
+        return 200 if self.method == "get" else 202
+
+
+ROUTES: Final = (
+    ApiRoute("get", "/health", "Is this process up, and is it the leader? Needs no token.", None),
+    ApiRoute(
+        "get",
+        "/status",
+        "Position, lag, dumps, throttle: as `tidelog status --json`.",
+        lambda c: (200, c.backend.status()),
+    ),
+    ApiRoute(
+        "get",
+        "/dumps",
+        "The unfinished dumps and the last finished ones.",
+        lambda c: (200, {"dumps": c.backend.summary()["dumps"]}),
+    ),
+    ApiRoute("post", "/dumps", "Start a dump.", _start, DumpBody),
+    ApiRoute("get", "/dumps/{id}", "One dump with its progress.", lambda c: (200, _dump(c))),
+    ApiRoute("post", "/dumps/{id}/pause", "Pause a dump; it stays paused over restarts.", _pause),
+    ApiRoute(
+        "post",
+        "/dumps/{id}/resume",
+        "Resume a paused dump.",
+        lambda c: c.send(ResumeSnapshot(dump_id=_dump_id(c))),
+    ),
+    ApiRoute("post", "/dumps/{id}/cancel", "Cancel a dump, or its `table`s.", _cancel),
+    ApiRoute("post", "/pause", "Pause all dumps.", lambda c: c.send(PauseSnapshot(by=_BY))),
+    ApiRoute("post", "/resume", "Resume all paused dumps.", lambda c: c.send(ResumeSnapshot())),
+    ApiRoute("post", "/cancel", "Cancel all dumps.", lambda c: c.send(StopSnapshot())),
+    ApiRoute(
+        "post",
+        "/log/pause",
+        "Stop reading the source's log until resumed.",
+        lambda c: c.send(PauseLog(by=_BY)),
+    ),
+    ApiRoute(
+        "post", "/log/resume", "Resume reading the source's log.", lambda c: c.send(ResumeLog())
+    ),
+    ApiRoute(
+        "post",
+        "/pipelines/{id}/pause",
+        "Pause a pipeline; it stays so over restarts.",
+        lambda c: _pipeline(c, PausePipeline, by=_BY),
+    ),
+    ApiRoute(
+        "post",
+        "/pipelines/{id}/resume",
+        "Resume a paused pipeline.",
+        lambda c: _pipeline(c, ResumePipeline),
+    ),
+    ApiRoute(
+        "get",
+        "/options",
+        "The options with which dumps read now.",
+        lambda c: (200, c.backend.summary()["dump_options"]),
+    ),
+    ApiRoute(
+        "patch",
+        "/options",
+        "Change these options, also for running dumps.",
+        lambda c: c.send(build_command(SetDumpOptions, c.document())),
+        SetDumpOptions,
+    ),
+    ApiRoute("post", "/signals", "Send a Debezium signal.", _signal, SignalBody),
+    ApiRoute("get", "/commands/{id}", "The outcome of a command.", _outcome),
+    ApiRoute("get", "/notifications", "Notifications, oldest first.", _notifications),
+    ApiRoute("get", "/openapi.json", "This document.", lambda _call: (200, openapi())),
+)

@@ -546,21 +546,6 @@ class KeyRepair:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandResult(CallResult):
-    """What a leader answered to a command.
-
-    ``state``: ``done``, or ``waiting``: no capture has handled it. ``error``: why it failed; None:
-    it did not; ``usage``: whether the request was the reason.
-    """
-
-    state: str
-    id: str
-    details: Mapping[str, Any]
-    error: str | None
-    usage: bool
-
-
-@dataclass(frozen=True, slots=True)
 class HandoverResult(CallResult):
     """The leaders before and after a handover."""
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tidelog.app.overview.build import overview
+from tidelog.control.mailbox import Outcome
 from tidelog.results import (
     CheckFinding,
-    CommandResult,
     DumpDelivery,
     DumpPlan,
     DumpSummary,
@@ -41,7 +41,8 @@ def result_of(name: str, found: Any = None) -> Any:
         values = {"dump_id": "d", "status": "completed", "delivered": True, "tables": ()}
         return DumpDelivery(**{"offset": None, "stands": "", **values, **document})
     if name == "send_command":
-        return CommandResult(**{"usage": False, **document})
+        handled = document["state"] != "waiting"
+        return Outcome(document["id"], document["details"], document["error"], handled=handled)
     if name == "store_key_file":
         return StoredKeys(
             **{"tables": ("public.orders",), "key_set": "k", "key_columns": ("id",), **document}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tidelog.control.mailbox import Outcome
 from tidelog.results import (
     CheckFinding,
-    CommandResult,
     DumpDelivery,
     DumpPlan,
     DumpSummary,
@@ -45,7 +45,7 @@ COMPARED = (
 RESULTS: list[tuple[Any, str]] = [
     (CheckFinding("a", "ok", "m"), '{"check": "a", "level": "ok", "message": "m", "fix": ""}'),
     (
-        CommandResult("done", "1", {"dumps": ["d"]}, None, False),
+        Outcome("1", {"dumps": ["d"]}),
         '{"state": "done", "id": "1", "details": {"dumps": ["d"]}, "error": null, "usage": false}',
     ),
     (HandoverResult("a:1", "b:2"), '{"from": "a:1", "to": "b:2"}'),

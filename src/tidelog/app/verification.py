@@ -697,4 +697,5 @@ def _repair(
         key_columns=schema.match_key,
     )
     outcome = send_command(config, command, timeout_s=30)
-    return RepairRequest(dump_id, outcome.state, outcome.error, left_out)
+    state = "done" if outcome.handled else outcome.state
+    return RepairRequest(dump_id, state, outcome.error, left_out)

@@ -20,7 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidelog.control.commands import Command, command_from_json
@@ -75,15 +75,29 @@ def id_time_ms(command_id: str) -> int:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of a command. ``details``: what the handler returned; ``error``: why it failed,
-    None if it did not; ``usage``: whether the request was the reason.
+    None if it did not; ``usage``: whether the request was the reason; ``handled``: False: it waits
+    for a capture still.
     """
 
     command_id: str
-    details: dict[str, Any]
+    details: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     usage: bool = False
+    handled: bool = True
+
+    @property
+    def state(self) -> str:
+        """``done``, ``failed`` or ``waiting``."""
+        if not self.handled:
+            return "waiting"
+        return "done" if self.error is None else "failed"
 
     def to_dict(self) -> dict[str, Any]:
+        """The document that commands print with ``--json``."""
+        return {"state": self.state, **self.to_json()}
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that is stored."""
         return {
             "id": self.command_id,
             "details": self.details,
@@ -131,7 +145,7 @@ class Mailbox:
     def refuse(self, error: UsageError, key: str) -> str:
         """Record that what was sent under ``key`` can't be executed; returns the outcome's id."""
         command_id, digest, _content = self._give(key, None)
-        value = Outcome(command_id, {}, str(error), usage=True).to_dict()
+        value = Outcome(command_id, {}, str(error), usage=True).to_json()
         self._put_once(_RESULTS + command_id, {**value, "given": digest})
         return command_id
 
@@ -202,7 +216,7 @@ class Mailbox:
             if self._state.get(_RESULTS + command_id) is None:
                 outcome = self._begin(command_id, document, handler)
                 try:
-                    value = {**outcome.to_dict(), "given": document.value.get("given")}
+                    value = {**outcome.to_json(), "given": document.value.get("given")}
                     self._state.put(_RESULTS + command_id, value, 0)
                 except StateConflictError:
                     logger.info("command %s has an outcome already", command_id)

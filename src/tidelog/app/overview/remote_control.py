@@ -36,7 +36,6 @@ from tidelog.model.patterns import matches
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.results import (
-    CommandResult,
     DumpDelivery,
     DumpSummary,
     FailedRange,
@@ -112,17 +111,16 @@ def command_timeout_s(config: Config) -> float:
     return max(COMMAND_S, 2 * poll_interval_s(config.state.place))
 
 
-def send_command(config: Config, command: Command, *, timeout_s: float) -> CommandResult:
+def send_command(config: Config, command: Command, *, timeout_s: float) -> Outcome:
     """Send a command to the leader; return its outcome, or that it still waits."""
     state = open_state(config.state.place)
     try:
         mailbox = Mailbox(state)
         command_id = mailbox.send(command)
-        outcome = mailbox.wait(command_id, timeout_s)
-        if outcome is not None and outcome.error is not None:
+        outcome = mailbox.wait(command_id, timeout_s) or Outcome(command_id, handled=False)
+        if outcome.error is not None:
             discard_keys(state, command)
-        state_text = "waiting" if outcome is None else "done"
-        return CommandResult(state_text, **(outcome or Outcome(command_id, {})).to_dict())
+        return outcome
     finally:
         state.close()
 

@@ -440,6 +440,10 @@ class Result(StrEnum):
     REFUSED = "refused"
 
 
+_RESULTS: Final = {"done": Result.DONE, "failed": Result.REFUSED, "waiting": Result.GIVEN}
+"""The result of an action, by the state of its command."""
+
+
 def add_entry(state: StateStore, **entry: str) -> str:
     """Add an entry and delete the oldest; return its id. Several processes may do so at once."""
     entry_id = secrets.token_hex(8)
@@ -566,18 +570,12 @@ class Site:
             entry = add_entry(state, **who, action=command.type, about=about)
             mailbox = Mailbox(state)
             command_id = mailbox.send(command)
-            outcome = mailbox.wait(command_id, WAIT_S)
-            if outcome is None:
-                text, result = "waiting", Result.GIVEN
-            elif outcome.error is None:
-                text, result = "done", Result.DONE
-            else:
-                text, result = "failed", Result.REFUSED
+            outcome = mailbox.wait(command_id, WAIT_S) or Outcome(command_id, handled=False)
             try:
-                finish(state, entry, result)
+                finish(state, entry, _RESULTS[outcome.state])
             except TidelogError as error:  # it was sent all the same
                 logger.warning("the result of an action of the web page is not stored: %s", error)
-        return {"state": text, **(outcome or Outcome(command_id, {})).to_dict()}
+        return outcome.to_dict()
 
     # ------------------------------------------------------------ history
 

@@ -445,10 +445,9 @@ def _outcome(call: _Call) -> tuple[int, Any]:
     command_id = call.request.path_params["id"]
     outcome: Outcome | None = call.backend.mailbox.outcome(command_id)
     if outcome is not None:
-        state = "done" if outcome.error is None else "failed"
-        return 200, {"state": state, **outcome.to_dict()}
+        return 200, outcome.to_dict()
     if call.backend.mailbox.is_waiting(command_id):
-        return 200, {"state": "waiting", **Outcome(command_id, {}).to_dict()}
+        return 200, Outcome(command_id, handled=False).to_dict()
     raise HttpError(404, "NotFound", "there is no such command (any more)")
 
 

@@ -431,7 +431,7 @@ def sentence(dump: Mapping[str, Any]) -> str:
 
 def _progress(dump: Mapping[str, Any]) -> RunningDump:
     from tidelog.app.overview.build import dump_progress
-    from tidelog.app.overview.problems import as_blocked
+    from tidelog.app.overview.dump_problems import as_blocked
 
     return dump_progress(as_blocked(dump, dump.get("held") or ()), unix_ms())
 

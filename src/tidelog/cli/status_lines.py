@@ -140,7 +140,7 @@ def dump_rows(overview: Overview, without: str = "") -> Iterator[ScreenRow]:
 
 def output_rows(overview: Overview) -> Iterator[ScreenRow]:
     """Yield outputs, the one that is furthest behind first, engines, and drops of activity."""
-    from tidelog.app.overview.problems import by_cause
+    from tidelog.app.overview.output_problems import by_cause
 
     down = bool(overview.source.silent_s)
     late = sorted(

@@ -10,18 +10,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from tidelog.app.overview.problems import (
-    STALE_S,
-    STARTING,
+from tidelog.app.overview.dump_problems import (
     as_blocked,
     block_reasons,
+    blocked_problems,
     blocks_of,
-    is_dump_unfinished,
-    problems_of,
+    dump_problems,
     table_has_ended,
+)
+from tidelog.app.overview.output_problems import (
+    copy_problems,
+    output_problems,
+    pipeline_pauses,
     verify_result,
 )
-from tidelog.app.overview.reader import engine_health, engine_problems
+from tidelog.app.overview.problems import is_dump_unfinished
+from tidelog.app.overview.process_problems import (
+    STALE_S,
+    STARTING,
+    engine_problems,
+    process_problems,
+)
+from tidelog.app.overview.reader import engine_health
+from tidelog.app.overview.source_problems import channel_problems, check_problems, source_problems
+from tidelog.app.overview.table_problems import table_problems
 from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.log_guard import RetainedLog
 from tidelog.model.units import brief_span, counted, format_bytes
@@ -388,8 +400,17 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         if (dump := as_blocked(each, blocks_of(each, status))) and is_dump_unfinished(dump)
     )
     engines = tuple(engine_health(status, now_ms))
-    all_problems = [
-        *problems_of(status, source, outputs, dumps, age_s, now_ms),
+    all_problems = [  # the first of the worst ones is the verdict
+        *process_problems(status, outputs, dumps, age_s, now_ms),
+        *source_problems(status, source, now_ms),
+        *pipeline_pauses(status, outputs, now_ms),
+        *blocked_problems(status, now_ms),
+        *table_problems(status, now_ms),
+        *output_problems(status, outputs, now_ms),
+        *dump_problems(status, now_ms),
+        *copy_problems(status),
+        *channel_problems(status),
+        *check_problems(status),
         *engine_problems(engines, now_ms),
     ]
     problems = tuple(sorted(all_problems, key=lambda each: _WORST_FIRST.index(each.severity)))

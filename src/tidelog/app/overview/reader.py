@@ -29,9 +29,8 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import excludes
 from tidelog.model.records import Int64s
 from tidelog.model.schema import TableName
-from tidelog.model.units import brief_span
 from tidelog.ports import Election, StateStore
-from tidelog.results import EngineHealth, Problem, Severity
+from tidelog.results import EngineHealth
 from tidelog.state.opening import ReadOnlyStateStore, StateReadCache, open_election
 from tidelog.system.processes import unix_ms
 
@@ -171,7 +170,6 @@ ENGINE_GROUPS: Final = "engine-group/"
 """The key prefix of the documents of `tidelog.app.async_engine.capture_task`."""
 RUNS_S: Final = 120.0
 """A running engine reports more often than this."""
-ABANDONED_S: Final = 7 * 86_400.0
 
 
 def process_of(holder: str) -> str:
@@ -211,23 +209,6 @@ def engine_health(status: Mapping[str, Any], now_ms: int) -> Iterator[EngineHeal
             owners=tuple(engine_owners["owners"]) if runs else (),
             partitions=engine_owners.get("partitions"),
         )
-
-
-def engine_problems(engines: Sequence[EngineHealth], now_ms: int) -> Iterator[Problem]:
-    """Yield the engines that have not run for a week, while the event log is kept for them."""
-    for each in engines:
-        idle_ms = now_ms - max(each.noted_ms, each.seen_ms or 0)
-        if each.behind_records and idle_ms >= ABANDONED_S * 1000:
-            yield Problem(
-                "engine-abandoned",
-                Severity.WARNING,
-                each.name,
-                f"No engine {each.name} has run for {brief_span(idle_ms)}, and "
-                f"{each.behind_records:,} records of the event log are kept for it.",
-                f"Start it again, or give its records up:\n"
-                f"tidelog forget-engine CONFIG {each.name}",
-                "docs/failure-modes.md#an-engine-has-not-run-for-long",
-            )
 
 
 # The reader of the status document.

@@ -13,7 +13,7 @@ from tidelog.app.base.elections import LEASE_NAME, pipeline_lease_name, request_
 from tidelog.app.base.instances import pipeline_prefix
 from tidelog.app.base.log_location import event_log_path
 from tidelog.app.overview.build import overview
-from tidelog.app.overview.problems import block_reasons, reported_blocks
+from tidelog.app.overview.dump_problems import block_reasons, reported_blocks
 from tidelog.app.overview.reader import ENGINE_GROUPS, RUNS_S, StatusReader, process_of
 from tidelog.app.sources.keys import discard_keys
 from tidelog.capture.dumps.state import NO_KEY, UNFINISHED_DUMPS, DumpState
@@ -259,7 +259,7 @@ def dump_wait(
     """Wait until the dump has finished; return its summary.
 
     ``on_progress`` is called with summaries; their ``held`` says what blocks the dump, see
-    `tidelog.app.overview.problems.blocks_of`.
+    `tidelog.app.overview.dump_problems.blocks_of`.
 
     Raises:
         UsageError: there is no such dump, and no pending command asks for it.

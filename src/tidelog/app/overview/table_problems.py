@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tidelog.app.overview.problems import problem
 from tidelog.model.units import counted
 from tidelog.results import Problem, Severity
-
-
-def problem(
-    kind: str, severity: Severity, about: str, sentence: str, remedy: str, entry: str
-) -> Problem:
-    """Return a problem. ``entry``: the anchor in docs/failure-modes.md."""
-    sentence = " ".join(sentence.split())  # a driver's message may have several lines
-    return Problem(kind, severity, about, sentence, remedy, f"docs/failure-modes.md#{entry}")
-
 
 LEFT_OUT_S = 86_400.0
 """How long tables that are no longer captured, or were renamed, are reported."""

@@ -204,7 +204,7 @@ function commands(text) {
   return el("div", { class: "remedy" }, el("pre", {}, words), copy);
 }
 
-/** Tables of one cause together, as `by_cause` of overview/problems.py. */
+/** Tables of one cause together, as `by_cause` of overview/output_problems.py. */
 function byCause(messages) {
   const found = new Map();
   for (const [table, message] of Object.entries(messages).sort()) {

@@ -34,8 +34,6 @@ from tidelog.outputs.base.sections import OutputSection
 from tidelog.outputs.database.config import DatabaseSection
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.lake.config import LakeSection
-from tidelog.outputs.lake.delta.config import DeltaSection
-from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, Digest, DigestReader, TargetTable
 from tidelog.results import RepairRequest, TableComparison, Verification
 from tidelog.state.opening import open_state, state_exists
@@ -80,21 +78,14 @@ class Copies(Protocol):
     def close(self) -> None: ...
 
 
-def has_copies(section: OutputSection) -> bool:
-    """Return whether an output of this kind keeps rows by key, which can be compared."""
-    return isinstance(section, DeltaSection | IcebergSection | DatabaseSection)
-
-
 def is_compared(section: OutputSection, table: TableName) -> bool:
-    """Return whether an output that `has_copies` has one of the table; changes are no copy."""
-    if isinstance(section, LakeSection) and not section.keeps_copy(table):
-        return False
-    return matches(section.tables, table)
+    """Return whether the output has a copy of the table; changes are no copy."""
+    return section.keeps_copy(table) and matches(section.tables, table)
 
 
 def copies_of(config: Config, section: OutputSection, spark: SparkSession) -> Copies:
-    """Return the copies of an output that `has_copies`."""
-    if isinstance(section, DeltaSection | IcebergSection):
+    """Return the copies of an output whose section ``has_copies``."""
+    if isinstance(section, LakeSection):
         return _LakeCopies(config, section, spark)
     assert isinstance(section, DatabaseSection)
     return _DatabaseCopies(config, section, spark)
@@ -103,9 +94,7 @@ def copies_of(config: Config, section: OutputSection, spark: SparkSession) -> Co
 class _LakeCopies:
     """Copies in Delta or Iceberg tables, which tasks read from their files."""
 
-    def __init__(
-        self, config: Config, section: DeltaSection | IcebergSection, spark: SparkSession
-    ) -> None:
+    def __init__(self, config: Config, section: LakeSection, spark: SparkSession) -> None:
         self._section = section
         self._output = make_output(config, section, spark)
 
@@ -319,7 +308,7 @@ def verify_outputs(
     config = as_config(config)
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
-    sections = [section for section in config.outputs if has_copies(section)]
+    sections = [section for section in config.outputs if section.has_copies]
     if not sections:
         raise UsageError(NO_COPIES)
     check_installed(sections)

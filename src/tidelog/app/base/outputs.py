@@ -26,7 +26,6 @@ from tidelog.model.patterns import matches, overlap, route_of
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.hadoop_settings import store_options
 from tidelog.outputs.base.sections import BuiltinKind, OutputSection, SteppedSection
-from tidelog.outputs.lake.delta.config import DeltaSection, HiveSection
 from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
 from tidelog.state.opening import fenced, open_state
 
@@ -305,37 +304,22 @@ def check_spark(config: Config) -> Lake | None:
     Delta tables are written and read without Delta's jars, but a class of the user may use them.
     Raises UsageError if this Spark can't write to the outputs, MissingExtraError if there is none.
     """
-    kinds = {output.kind for output in config.outputs}
     if remote_of(config) is not None:
         _check_remote(config)
         return None
     check_session()
-    if "iceberg" in kinds:
+    if any(output.spark_jars == "iceberg" for output in config.outputs):
         return "iceberg"
-    return "delta" if _may_write_delta(kinds) else None
+    return "delta" if _may_write_delta(config.outputs) else None
 
 
 def _check_remote(config: Config) -> None:
     from tidelog.spark.sessions.installation import check_remote_client
 
     check_remote_client()
-    iceberg = [output.name for output in config.outputs if output.kind == "iceberg"]
-    if iceberg:
-        raise UsageError(
-            f"output {iceberg[0]}: Iceberg tables are committed by Iceberg's library in a JVM of "
-            "this process, so not over Spark Connect: leave out pipeline.remote (and SPARK_REMOTE)"
-        )
-    hive = [
-        each.name
-        for each in config.outputs
-        if isinstance(each, DeltaSection) and isinstance(each.catalog, HiveSection)
-    ]
-    if hive:
-        raise UsageError(
-            f"output {hive[0]}: its Hive Metastore is reached by a JVM of this process, so not "
-            "over Spark Connect: leave out catalog, and register the tables once "
-            "(docs/outputs/delta.md)"
-        )
+    for output in config.outputs:
+        if why := output.why_jvm():
+            raise UsageError(f"output {output.name}: {why}")
 
 
 _CHECK_RETRIES: Final = 4
@@ -372,12 +356,14 @@ def check_remote_server(config: Config) -> str:
     return "; ".join(found)
 
 
-def _may_write_delta(kinds: Collection[str]) -> bool:
+def _may_write_delta(sections: Iterable[OutputSection]) -> bool:
     from tidelog.spark.sessions.jars import DELTA_SPARK_JARS
     from tidelog.spark.sessions.versions import SPARK_VERSION
 
-    foreign = any(not isinstance(OUTPUT_KINDS.get(kind), BuiltinKind) for kind in kinds)
-    return SPARK_VERSION in DELTA_SPARK_JARS and (foreign or "python" in kinds)
+    return SPARK_VERSION in DELTA_SPARK_JARS and any(
+        section.spark_jars == "delta" or not isinstance(OUTPUT_KINDS.get(section.kind), BuiltinKind)
+        for section in sections
+    )
 
 
 def check_installed(sections: Iterable[OutputSection]) -> None:

@@ -30,7 +30,7 @@ from tidelog.model.option_values import is_url
 from tidelog.model.patterns import EXCLUDE, matches, unmatched_column_text, unmatched_text
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
-from tidelog.outputs.base.sections import OutputSection
+from tidelog.outputs.base.sections import ExecutorSection, OutputSection
 from tidelog.ports import (
     Catalogue,
     GrantingOutputKind,
@@ -111,8 +111,6 @@ def _delivered_tables(
 
 
 LEAST_FREE_BYTES = 1 << 30
-_KINDS_WITH_JARS = frozenset({"iceberg", "python"})
-"""The kinds of outputs for which Spark needs jars that are downloaded."""
 
 
 def check(config: Config) -> list[CheckFinding]:
@@ -234,7 +232,7 @@ def _local_paths(config: Config) -> Iterator[tuple[str, str, Path, str]]:
     if not is_url(str(config.pipeline.checkpoint)):
         path = Path(config.pipeline.checkpoint)
         yield "checkpoint", "pipeline.checkpoint", path, "warning"
-    if {output.kind for output in config.outputs} & _KINDS_WITH_JARS:
+    if any(output.spark_jars for output in config.outputs):
         yield "jars", "TIDELOG_JARS", cache_directory(), "warning"
 
 
@@ -246,7 +244,7 @@ def check_modes(config: Config) -> Iterator[CheckFinding]:
     if config.control.notification_file is not None:
         places["notifications"] = Path(config.control.notification_file)
     for output in config.outputs:
-        letters = getattr(output, "dead_letter", None)
+        letters = output.dead_letter if isinstance(output, ExecutorSection) else None
         if letters is not None and not is_url(letters.path):
             places[f"dead letters of {output.name}"] = Path(letters.path)
     for name, place in sorted(places.items()):

@@ -12,7 +12,17 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar, get_args
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Self,
+    TypeVar,
+    get_args,
+)
 
 from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
 
@@ -197,6 +207,11 @@ def name_field(
 class OutputSection(Section):
     """The options of all kinds of outputs."""
 
+    has_copies: ClassVar[bool] = False
+    """Whether it keeps rows by key, which `tidelog verify` can compare."""
+    spark_jars: ClassVar[Literal["delta", "iceberg"] | None] = None
+    """The lake whose jars Spark needs for it, or may need."""
+
     kind: str
     name: str
     tables: TablePatterns = Field(
@@ -209,6 +224,17 @@ class OutputSection(Section):
     exclude: list[TablePattern] = EXCLUDED_TABLES
 
     _excluded = model_validator(mode="before")(add_excluded)
+
+    def keeps_copy(self, table: TableName) -> bool:
+        """Return whether it keeps the rows of the source's table, and not its changes."""
+        del table
+        return self.has_copies
+
+    def why_jvm(self) -> str | None:
+        """Return why it needs a JVM of this process, so does not run over Spark Connect, with the
+        remedy; None: it needs none.
+        """
+        return None
 
     def keyless_of(self, table: TableName) -> KeylessPolicy | None:
         """Return what the output does with a table if it has no key; None: it needs none."""

@@ -23,6 +23,8 @@ from tidelog.ports import Output, OutputContext, OutputLocation
 class PythonSection(ExecutorSection):
     """Your own: a class that writes Arrow batches on executors (docs/how-to/your-own-output.md)."""
 
+    spark_jars = "delta"  # a class of the user may use them
+
     kind: Literal["python"] = Field(description="The kind of output.")
     name: str = name_field("python")
     class_: str = Field(

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 class DatabaseSection(ExecutorSection):
     """The options that outputs into tables of databases share."""
 
+    has_copies = True
+
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
         description="`hard`: rows that the source deletes are deleted. `soft`: they stay, with "

@@ -17,6 +17,7 @@ from tidelog.outputs.delivery_settings import transform_steps
 class LakeSection(SteppedSection):
     """Tables of a lake, one for each source table."""
 
+    has_copies = True
     without_type: ClassVar[tuple[str, str]]
     """An option of ``types`` for which the format has no type, and the error that says so."""
 
@@ -69,8 +70,8 @@ class LakeSection(SteppedSection):
         return after
 
     def keeps_copy(self, table: TableName) -> bool:
-        """Does the table in the lake contain the rows of the source's table, perhaps with earlier
-        ones, and not its changes?
+        """Return whether the table in the lake contains the rows of the source's table, perhaps
+        with earlier ones, and not its changes.
         """
         return choice(self.holds, table, "copy") != "changes"
 

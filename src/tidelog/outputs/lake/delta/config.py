@@ -144,6 +144,14 @@ class DeltaSection(FileStoreSection, LakeSection):
         examples=["7d"],
     )
 
+    def why_jvm(self) -> str | None:
+        if not isinstance(self.catalog, HiveSection):
+            return None
+        return (
+            "its Hive Metastore is reached by a JVM of this process, so not over Spark Connect: "
+            "leave out catalog, and register the tables once (docs/outputs/delta.md)"
+        )
+
     def probe(self) -> str | None:
         found = super().probe()
         if self.catalog is None:

@@ -29,6 +29,8 @@ class IcebergSection(StorageOptionsSection, LakeSection):
 
     without_type = ("json_", "json: the Iceberg output writes no VARIANT: leave it text")
 
+    spark_jars = "iceberg"
+
     kind: Literal["iceberg"] = Field(description="The kind of output.")
     name: str = name_field(
         "iceberg",
@@ -86,6 +88,12 @@ class IcebergSection(StorageOptionsSection, LakeSection):
     )
 
     _conf: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def why_jvm(self) -> str:
+        return (
+            "Iceberg tables are committed by Iceberg's library in a JVM of this process, so not "
+            "over Spark Connect: leave out pipeline.remote (and SPARK_REMOTE)"
+        )
 
     @field_validator("vacuum_after")
     @classmethod

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from tidelog.errors import AppendRaceLostError, LeaseLostError, Policy, TidelogError
-from tidelog.ports import Election, Lease
+from tidelog.ports import Election, Lease, PolledElection
 from tidelog.system.processes import boot_clock, suspended_s
 
 # Graceful handover.
@@ -196,8 +196,10 @@ class LeaseKeeper:
         """Announces that the lease will be released; returns the seconds to keep leading. None: all
         standbys poll often enough without it.
         """
-        announce: Callable[[Lease], float] | None = getattr(self._election, "announce", None)
-        return None if announce is None else lambda: announce(self._lease)
+        polled = self._election
+        return (
+            (lambda: polled.announce(self._lease)) if isinstance(polled, PolledElection) else None
+        )
 
     def _keep(self) -> None:
         pause_s = self._every_s

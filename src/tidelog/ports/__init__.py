@@ -9,6 +9,7 @@ from tidelog.ports.output import Formatter as Formatter
 from tidelog.ports.output import FormatterKind as FormatterKind
 from tidelog.ports.output import GrantingOutputKind as GrantingOutputKind
 from tidelog.ports.output import IdleOutputKind as IdleOutputKind
+from tidelog.ports.output import KeyedOutput as KeyedOutput
 from tidelog.ports.output import LedOutput as LedOutput
 from tidelog.ports.output import LogExtent as LogExtent
 from tidelog.ports.output import MaintainedOutput as MaintainedOutput
@@ -23,6 +24,7 @@ from tidelog.ports.output import ProbedOutputKind as ProbedOutputKind
 from tidelog.ports.output import RegisteringOutput as RegisteringOutput
 from tidelog.ports.output import RejectingOutput as RejectingOutput
 from tidelog.ports.output import Rejection as Rejection
+from tidelog.ports.output import ReshapingOutput as ReshapingOutput
 from tidelog.ports.output import SchemaFormatter as SchemaFormatter
 from tidelog.ports.output import TableRange as TableRange
 from tidelog.ports.output import TargetTable as TargetTable
@@ -64,5 +66,7 @@ from tidelog.ports.state import Document as Document
 from tidelog.ports.state import Election as Election
 from tidelog.ports.state import FencedStore as FencedStore
 from tidelog.ports.state import Lease as Lease
+from tidelog.ports.state import PaidBackend as PaidBackend
+from tidelog.ports.state import PolledElection as PolledElection
 from tidelog.ports.state import StateBackend as StateBackend
 from tidelog.ports.state import StateStore as StateStore

@@ -146,6 +146,25 @@ class CopyingOutput(Output, Protocol):
 
 
 @runtime_checkable
+class KeyedOutput(Output, Protocol):
+    """An output that can keep rows by their key."""
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it does."""
+        ...
+
+
+@runtime_checkable
+class ReshapingOutput(Output, Protocol):
+    """An output whose tables have other columns than the source's."""
+
+    def table_of(self, schema: TableSchema) -> TargetTable:
+        """Return the table that it writes the source's table to."""
+        ...
+
+
+@runtime_checkable
 class BoundedOutput(Output, Protocol):
     """An output whose tasks can't take as large batches as the loop would give it."""
 

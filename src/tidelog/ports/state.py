@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class StateStore(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
 class FencedStore(StateStore, Protocol):
     """A state store that refuses a leader's late changes by itself."""
 
@@ -77,13 +78,27 @@ class Election(Protocol):
     def close(self) -> None: ...
 
 
-class StateBackend(Protocol):
-    """The implementation of one scheme of ``state.url``: a state store and its elections.
+@runtime_checkable
+class PolledElection(Election, Protocol):
+    """An election whose standbys poll rarely, as each request costs something."""
 
-    It may have an attribute ``poll_interval_s``, in seconds, if every request costs something. The
-    leader then polls for commands no more often, publishes its status half as often, and has a
-    longer lease.
-    """
+    @property
+    def release_announced(self) -> bool:
+        """Whether the holder of the lease that `acquire` found has announced its release."""
+        ...
+
+    @property
+    def max_wait_s(self) -> float:
+        """Seconds that the lease which `acquire` found may still run; 0: it was renewed."""
+        ...
+
+    def announce(self, lease: Lease) -> float:
+        """Announce the release of the lease; return the seconds until all standbys poll often."""
+        ...
+
+
+class StateBackend(Protocol):
+    """The implementation of one scheme of ``state.url``: a state store and its elections."""
 
     def normalize_url(self, url: str, base: Path) -> str:
         """Return the full URL, with relative paths below ``base``. Does not connect.
@@ -109,3 +124,14 @@ class StateBackend(Protocol):
     ) -> Election:
         """Return an election of ``name`` with epochs from ``first_epoch`` on. Raises StateError."""
         ...
+
+
+@runtime_checkable
+class PaidBackend(StateBackend, Protocol):
+    """A backend of which every request costs something: it is polled rarely.
+
+    The leader polls for commands every ``poll_interval_s`` seconds, publishes its status half as
+    often, and has a longer lease.
+    """
+
+    poll_interval_s: float

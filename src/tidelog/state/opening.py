@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidelog.errors import StateConflictError, StateError
 from tidelog.kinds.adapters import STATES
 from tidelog.kinds.sections import StateUrl
-from tidelog.ports import Document, Election, StateBackend, StateStore
+from tidelog.ports import Document, Election, FencedStore, PaidBackend, StateBackend, StateStore
 
 
 def checked_url(url: str, base: Path) -> str:
@@ -51,15 +51,15 @@ def fenced(state: StateStore, name: str, epoch: int) -> StateStore:
     """Return a handle for the leader ``name`` of this epoch. If the store can
     (`tidelog.ports.FencedStore`), it refuses changes by an earlier leader.
     """
-    own: Callable[[str, int], StateStore] | None = getattr(state, "fenced", None)
-    return state if own is None else own(name, epoch)
+    return state.fenced(name, epoch) if isinstance(state, FencedStore) else state
 
 
 def poll_interval_s(url: str | StateUrl) -> float:
     """Return the seconds between two polls for commands; 0: there is no limit. The leader also
     publishes its status no more often.
     """
-    return float(getattr(_backend(url), "poll_interval_s", 0))
+    backend = _backend(url)
+    return backend.poll_interval_s if isinstance(backend, PaidBackend) else 0.0
 
 
 def pays_per_request(url: str | StateUrl) -> bool:

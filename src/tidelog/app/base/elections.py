@@ -20,7 +20,7 @@ from tidelog.config import Config
 from tidelog.errors import AnotherLeaderError, StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
-from tidelog.ports import Election, Lease, StateStore
+from tidelog.ports import Election, Lease, PolledElection, StateStore
 from tidelog.state.lease_polling import POLL_SHARE
 from tidelog.state.opening import open_election, pays_per_request
 
@@ -142,16 +142,17 @@ class LogElection:
     @property
     def release_announced(self) -> bool:
         """Whether the leader has announced that it will release the lease."""
-        return bool(getattr(self._election, "release_announced", False))
+        polled = self._election
+        return isinstance(polled, PolledElection) and polled.release_announced
 
     def announce(self, lease: Lease) -> float:
-        """Announce the release, see `tidelog.state.documents.LeaseElection.announce`; 0: nothing to
+        """Announce the release, see `tidelog.ports.PolledElection.announce`; 0: nothing to
         wait for.
         """
         if not self._poll_every_s or not self._has_standbys():
             return 0.0
-        announce = getattr(self._election, "announce", None)
-        return 0.0 if announce is None else float(announce(lease))
+        polled = self._election
+        return polled.announce(lease) if isinstance(polled, PolledElection) else 0.0
 
     def renew(self, lease: Lease) -> Lease:
         return self._election.renew(lease)
@@ -353,9 +354,9 @@ def acquire_lease(
     shows that a holder on another host was killed.
 
     Args:
-        election: the election; its ``max_wait_s``, if any, is the longest remaining time of the
-            lease.
-        default_wait_s: the remaining time to assume if the election has no ``max_wait_s``.
+        election: the election; ``max_wait_s`` of a `tidelog.ports.PolledElection` is the longest
+            remaining time of the lease.
+        default_wait_s: the remaining time to assume of any other election.
         where: a place for the error message.
         what: what leads, for the error message.
         remedy: what to do, for the error message.
@@ -375,7 +376,7 @@ def acquire_lease(
 
 
 def _max_wait_s(election: Election, default_wait_s: float) -> float:
-    return float(getattr(election, "max_wait_s", default_wait_s))
+    return election.max_wait_s if isinstance(election, PolledElection) else default_wait_s
 
 
 def _newest_fence(config: Config) -> int:

@@ -46,7 +46,7 @@ from tidelog.outputs.base.lease_file import LeaseFile
 from tidelog.outputs.base.ranges import refs_of, schema_in, split_by_key
 from tidelog.outputs.base.sections import SteppedSection
 from tidelog.outputs.delivery_settings import transform_steps
-from tidelog.ports import Output, OutputBatch, StateStore, WriteLease
+from tidelog.ports import KeyedOutput, Output, OutputBatch, ReshapingOutput, StateStore, WriteLease
 from tidelog.spark.changed_keys import keys_of_frame, rows_to_read_again
 from tidelog.spark.pipeline import BatchProgress, LoopOptions, run_pipeline
 from tidelog.spark.sessions.class_archive import ClassArchive
@@ -199,6 +199,10 @@ def _send(config: Config, tables: Collection[TableName]) -> str | None:
     return send_command(config, command, timeout_s=_COMMAND_TIMEOUT_S).error
 
 
+def _is_keyed(output: Output) -> bool:
+    return isinstance(output, KeyedOutput) and output.keyed
+
+
 class FilteredRows:
     """Requests rows again that a filter can't judge by partial records. It is called with each
     batch before the write: the request is durable then, and its rows follow the batch.
@@ -218,7 +222,7 @@ class FilteredRows:
 
     def __call__(self, output: Output, batch: OutputBatch) -> None:
         """Request the rows of the batch that must be read again."""
-        if output.name not in self._steps or not getattr(output, "keyed", False):
+        if output.name not in self._steps or not _is_keyed(output):
             return
         for piece in split_by_key(self._log, batch):
             self._ask_for(output, piece)
@@ -234,9 +238,10 @@ class FilteredRows:
             if schema is None or not schema.match_key:
                 continue
             refs = refs_of(log, table, batch.start, batch.end)
-            table_of = getattr(output, "table_of", None)
             try:
-                typed = schema if table_of is None else table_of(schema).schema
+                typed = schema
+                if isinstance(output, ReshapingOutput):
+                    typed = output.table_of(schema).schema
                 with rows_to_read_again(self._spark, log, path, typed, refs, steps) as rows:
                     if rows is not None:
                         self._ask(output.name, schema, rows)
@@ -361,7 +366,7 @@ class PipelineSession:
         """
         config, path = self._config, event_log_path(self._config)
         log = EventLog.open(path)
-        copies = [output.name for output in self._outputs if getattr(output, "keyed", False)]
+        copies = [output.name for output in self._outputs if _is_keyed(output)]
         checked = check_result_of(config, log)
         resume = request_backfill(config, log, copies)
         ending, lost, done = threading.Event(), threading.Event(), threading.Event()

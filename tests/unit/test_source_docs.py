@@ -24,6 +24,7 @@ from tidelog.config.source import SOURCES
 ROOT = Path(__file__).parents[2]
 PAGES = {"postgres": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
 SHARED = (ROOT / "docs" / "sources" / "mysql.md").read_text(encoding="utf-8")
+ONE_DATABASE = types.SimpleNamespace(database_names=[])
 HOW_TO = ["first-capture", "capture-from-a-replica", "schema-unknown"]
 SOURCE = re.sub(
     r'"\s*\n\s*f?"',  # texts that go on in the next line
@@ -114,7 +115,9 @@ def test_command_is_understood(
     monkeypatch.chdir(tmp_path)
     Path("columns.json").write_text('{"columns": [{"name": "id", "type": "int"}], "key": ["id"]}')
     monkeypatch.setattr(
-        arguments, "load", lambda _path, **_: types.SimpleNamespace(outputs=["one"], source=None)
+        arguments,
+        "load",
+        lambda _path, **_: types.SimpleNamespace(outputs=["one"], source=ONE_DATABASE),
     )
     monkeypatch.setattr(dump, "send", lambda *_a, **_k: None)
     runtime = Runtime("tidelog.app")

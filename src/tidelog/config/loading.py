@@ -437,7 +437,7 @@ _LONGEST_SLOT: Final = 63
 
 def databases_of(config: Config) -> list[str]:
     """Return the databases of ``source.databases``; empty: the configuration has one database."""
-    return list(getattr(config.source, "databases", ()))
+    return list(config.source.database_names)
 
 
 def database_config(config: Config, database: str) -> Config:

@@ -623,7 +623,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_several_databases(self) -> Config:
-        if not getattr(self.source, "databases", ()):
+        if not self.source.database_names:
             return self
         rest = self.control.rest
         if self.outputs:

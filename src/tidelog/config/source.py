@@ -148,7 +148,12 @@ class SourceBase(Section):
     @property
     def exclusions(self) -> list[str]:
         """The option ``exclude_columns``; empty for a kind without it."""
-        return getattr(self, "exclude_columns", [])
+        return []
+
+    @property
+    def database_names(self) -> list[str]:
+        """The option ``databases``; empty for a kind without it."""
+        return []
 
 
 class SourceSection(SourceBase):
@@ -242,6 +247,14 @@ class PostgresSourceSection(SourceBase):
     )
 
     _whole = model_validator(mode="after")(_check_snapshot_details)
+
+    @property
+    def exclusions(self) -> list[str]:
+        return self.exclude_columns
+
+    @property
+    def database_names(self) -> list[str]:
+        return self.databases
 
     @field_validator("url")
     @classmethod
@@ -349,6 +362,10 @@ class MySqlSourceSection(SourceBase):
         "change. `accept`: copies drift from the source until dumped again.",
     )
     when_log_in_danger: Literal["warn", "pause_dumps"] = _PAUSES_DUMPS
+
+    @property
+    def exclusions(self) -> list[str]:
+        return self.exclude_columns
 
     @property
     def log_danger_bytes(self) -> None:

@@ -611,8 +611,8 @@ class KeyExtractor(Protocol):
     @property
     def full_rows_fill_gaps(self) -> bool: ...
 
-    def keys(self, batch: LogBatch, records: Any, schema: TableSchema) -> KeyEntries:
-        """Return the keys of the records of ``batch`` at int32 indices ``records`` (all of
+    def keys(self, batch: LogBatch, records: Int32s, schema: TableSchema) -> KeyEntries:
+        """Return the keys of the records of ``batch`` at the indices ``records`` (all of
         ``schema``).
         """
         ...

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypedDict
 import pyarrow as pa
 
 from tidelog.config import Config
-from tidelog.config.source import SnapshotConfiguration
+from tidelog.config.source import AnySource, SnapshotConfiguration
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import SOURCE_KINDS
 from tidelog.model.records import Resume
@@ -222,11 +222,11 @@ MODES: Final = {
 }
 
 
-def snapshotter_of(source: Any) -> Snapshotter:
+def snapshotter_of(source: AnySource) -> Snapshotter:
     """Return the snapshotter of a section ``source``. ConfigError: its class can't be loaded."""
-    if source.snapshot == "custom":
+    if source.snapshot_class is not None:
         return _load(source.snapshot_class)
-    if source.snapshot == "configuration_based":
+    if source.snapshot_configuration is not None:
         return _Configured(source.snapshot_configuration)
     return _Configured(MODES[source.snapshot])
 

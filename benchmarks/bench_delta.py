@@ -22,7 +22,7 @@ from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.outputs.lake.iceberg.output import IcebergOutput
 from tidelog.spark import spark_session
 from tidelog.spark.output_loop import MAX_BATCH_BYTES
-from tidelog.spark.pipeline import BatchProgress, LoopOptions, run_pipeline
+from tidelog.spark.pipeline import BatchProgress, LoopOptions, run_output_loops
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
         def run(name: str, batch_bytes: int) -> None:
             output = open_output()
             try:
-                run_pipeline(
+                run_output_loops(
                     spark, str(path), [output],
                     LoopOptions(once=True, max_batch_bytes=batch_bytes),
                     name=name, on_progress=progress,

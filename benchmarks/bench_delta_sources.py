@@ -36,7 +36,7 @@ from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats import shapes
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 
 FLOOR = "postgres"
 _numbers = itertools.count(1)
@@ -159,7 +159,7 @@ def written(spark: Any, source: Source, scratch: Path) -> Reading:
         with Meter() as meter:
             # A name of its own: an earlier one has delivered all.
             name = f"pipeline-{next(_numbers)}"
-            run_pipeline(spark, str(source.log), [output], LoopOptions(once=True), name=name)
+            run_output_loops(spark, str(source.log), [output], LoopOptions(once=True), name=name)
     finally:
         output.close()
     rows = spark.read.format("delta").load(f"{lake}/{source.table.namespace}/orders").count()

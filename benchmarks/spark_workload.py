@@ -20,7 +20,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base import scheduling
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 
 COLUMNS = {
     "id": "int64",
@@ -166,7 +166,7 @@ def delivered_s(spark, log: Path, output, pipeline: str) -> float:  # type: igno
     the query, which is the same for any size."""
     batches: list[float] = []
     try:
-        run_pipeline(
+        run_output_loops(
             spark, str(log), [output], LoopOptions(once=True), name=pipeline,
             on_progress=lambda done: batches.append(done.seconds),
         )  # fmt: skip

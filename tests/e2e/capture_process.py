@@ -153,7 +153,7 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    assert app.capture  # all that a capture needs is imported
+    assert app.run_capture  # all that a capture needs is imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test ends it
     with contextlib.suppress(BrokenPipeError):
         _serve()

@@ -144,7 +144,7 @@ def test_the_server_hears_of_a_reader_that_reads_nothing(
     source.config_file.write_text(text.replace("lease_ms: 1500", "lease_ms: 60s"))
     stop, states = threading.Event(), list[str]()
     thread = threading.Thread(
-        target=lambda: app.capture(
+        target=lambda: app.run_capture(
             source.config, on_status=lambda s: states.append(s.get("role", "")), stop_event=stop
         )
     )

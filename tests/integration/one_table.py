@@ -32,7 +32,7 @@ def capturing(database: str, directory: Path, dump: str) -> Iterator[Config]:
     )
     config = parse_config(text, "tidelog.yaml", directory, {})
     stop = threading.Event()
-    capture = threading.Thread(target=lambda: app.capture(config, stop_event=stop))
+    capture = threading.Thread(target=lambda: app.run_capture(config, stop_event=stop))
     capture.start()
     try:
         yield config

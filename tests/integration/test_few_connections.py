@@ -114,7 +114,7 @@ def _told_and_goes_on(account: Account) -> None:
     account.limit(account.least - 1)
     assert account.finding() == "error"
     stop = threading.Event()
-    capture = threading.Thread(target=lambda: app.capture(account.config, stop_event=stop))
+    capture = threading.Thread(target=lambda: app.run_capture(account.config, stop_event=stop))
     capture.start()
     try:
         status = _wait(account.config, lambda found: found["chunks_unanswered"])

@@ -17,7 +17,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.app.base.outputs import destinations
 from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.capture.pauses import PIPELINE_KEYS, pause
 from tidelog.config import Config, load_config
 from tidelog.errors import MissingProgramError, NameRefusedError, UsageError
@@ -80,7 +80,7 @@ class Place:
         record_delivered(self.state, "shop", check_result_of(self.config, log))
 
     def run(self) -> None:
-        pipeline(self.config, once=True, stop_event=threading.Event())
+        run_pipeline(self.config, once=True, stop_event=threading.Event())
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def ended(config: Config) -> Any:
         return reader.from_state()["ended"]
 
 
-@pytest.mark.parametrize("work", [app.capture, app.pipeline])
+@pytest.mark.parametrize("work", [app.run_capture, app.run_pipeline])
 def test_a_process_that_ends_with_an_error_leaves_the_reason(
     tmp_path: Path, work: Callable[..., None]
 ) -> None:
@@ -46,7 +46,7 @@ def test_a_process_that_ends_with_an_error_leaves_the_reason(
     with pytest.raises(UsageError, match="no file can be created"):
         work(config, stop_event=threading.Event())
     found = ended(config)
-    end = found["capture"] if work is app.capture else found["pipelines"]["shop"]
+    end = found["capture"] if work is app.run_capture else found["pipelines"]["shop"]
     assert f"no file can be created at {tmp_path}/file/log" in end["reason"]
 
 
@@ -86,5 +86,5 @@ def test_an_end_without_an_error_removes_that_of_its_part_alone(tmp_path: Path) 
     assert found["capture"]["reason"] == "wrong"
     stop = threading.Event()
     stop.set()
-    app.capture(config, stop_event=stop)
+    app.run_capture(config, stop_event=stop)
     assert ended(config) == {"capture": None, "pipelines": {}}

@@ -13,8 +13,8 @@ import pytest
 
 from tidelog import Capture, CaptureGroup
 from tidelog.app.base.channels import NOTIFICATIONS_KEPT, Notifier
-from tidelog.app.capture.run import capture
-from tidelog.app.pipeline.run import run as run_both
+from tidelog.app.capture.run import run_capture
+from tidelog.app.pipeline.run import run_capture_and_pipeline as run_both
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.config import parse_config
 from tidelog.errors import ConfigError
@@ -165,7 +165,7 @@ def test_callbacks_that_are_coroutine_functions_are_refused(tmp_path: Path) -> N
         Capture(config, on_notification=_told)
     with pytest.raises(ConfigError, match="on_status: a coroutine"):
         CaptureGroup([config], on_status=_told)
-    for run in (capture, run_both):
+    for run in (run_capture, run_both):
         with pytest.raises(ConfigError, match="on_status: a coroutine"):
             run(config, on_status=_told, stop_event=threading.Event())
 

@@ -40,12 +40,12 @@ def test_what_was_captured_is_delivered_before_it_says_what_the_dump_lacks(
         else:
             assert stop_event.wait(30)
 
-    monkeypatch.setattr(run_module, "capture", capture)
-    monkeypatch.setattr(run_module, "pipeline", pipeline)
+    monkeypatch.setattr(run_module, "run_capture", capture)
+    monkeypatch.setattr(run_module, "run_pipeline", pipeline)
     monkeypatch.setattr(run_module, "check_spark", lambda _config: False)
     config = parse_config(json.dumps(CONFIG), "configuration", tmp_path, {})
     with pytest.raises(IncompleteDumpError) as raised:
-        run_module.run(config, stop_event=threading.Event())
+        run_module.run_capture_and_pipeline(config, stop_event=threading.Event())
     assert raised.value is lacking
     assert calls == ["captured", "delivered"]
 
@@ -67,16 +67,16 @@ def test_what_the_dump_lacks_is_said_also_while_the_pipeline_is_paused(
             raise paused
         assert stop_event.wait(30)
 
-    monkeypatch.setattr(run_module, "capture", capture)
-    monkeypatch.setattr(run_module, "pipeline", pipeline)
+    monkeypatch.setattr(run_module, "run_capture", capture)
+    monkeypatch.setattr(run_module, "run_pipeline", pipeline)
     monkeypatch.setattr(run_module, "check_spark", lambda _config: False)
     config = parse_config(json.dumps(CONFIG), "configuration", tmp_path, {})
     if alone:
         with pytest.raises(UsageError, match="is paused by ann"):
-            run_module.run(config, stop_event=threading.Event())
+            run_module.run_capture_and_pipeline(config, stop_event=threading.Event())
         return
     with pytest.raises(IncompleteDumpError, match=r"lacks public\.keyless.* paused by ann"):
-        run_module.run(config, stop_event=threading.Event())
+        run_module.run_capture_and_pipeline(config, stop_event=threading.Event())
 
 
 def test_what_the_dump_lacks_is_logged_where_the_pipeline_fails_at_once(
@@ -89,10 +89,10 @@ def test_what_the_dump_lacks_is_logged_where_the_pipeline_fails_at_once(
     def pipeline(*_config: Any, **_given: Any) -> None:
         raise OutputError("the disk is full")
 
-    monkeypatch.setattr(run_module, "capture", capture)
-    monkeypatch.setattr(run_module, "pipeline", pipeline)
+    monkeypatch.setattr(run_module, "run_capture", capture)
+    monkeypatch.setattr(run_module, "run_pipeline", pipeline)
     monkeypatch.setattr(run_module, "check_spark", lambda _config: False)
     config = parse_config(json.dumps(CONFIG), "configuration", tmp_path, {})
     with caplog.at_level(logging.WARNING), pytest.raises(OutputError):
-        run_module.run(config, stop_event=threading.Event())
+        run_module.run_capture_and_pipeline(config, stop_event=threading.Event())
     assert "lacks public.keyless" in caplog.text

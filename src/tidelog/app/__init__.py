@@ -3,7 +3,7 @@
 from tidelog.app.base.last_results import store_check_result
 from tidelog.app.base.state_copy import copy_state
 from tidelog.app.capture.recovery import repair, reset, reset_plan
-from tidelog.app.capture.run import Capture, capture
+from tidelog.app.capture.run import Capture, run_capture
 from tidelog.app.multi_capture import CaptureGroup, capture_databases
 from tidelog.app.overview.remote_control import (
     OnStatus,
@@ -17,7 +17,12 @@ from tidelog.app.overview.remote_control import (
     status,
     wait_finalized,
 )
-from tidelog.app.pipeline.run import cancel_spark_jobs, pipeline, run, start_spark
+from tidelog.app.pipeline.run import (
+    cancel_spark_jobs,
+    run_capture_and_pipeline,
+    run_pipeline,
+    start_spark,
+)
 from tidelog.app.sources.keys import missing_keys, store_key_file
 from tidelog.app.sources.plan import plan
 from tidelog.app.sources.preflight import check, check_script, check_with_script
@@ -31,7 +36,6 @@ __all__ = [
     "OnStatus",
     "StatusFeed",
     "cancel_spark_jobs",
-    "capture",
     "capture_databases",
     "check",
     "check_script",
@@ -43,13 +47,14 @@ __all__ = [
     "hand_over",
     "log_lines",
     "missing_keys",
-    "pipeline",
     "plan",
     "read_log",
     "repair",
     "reset",
     "reset_plan",
-    "run",
+    "run_capture",
+    "run_capture_and_pipeline",
+    "run_pipeline",
     "schemas",
     "send_command",
     "serve_page",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal
 
-from tidelog.app.capture.run import capture
+from tidelog.app.capture.run import run_capture
 from tidelog.app.overview.remote_control import OnStatus, ignore_status
-from tidelog.app.pipeline.run import run
+from tidelog.app.pipeline.run import run_capture_and_pipeline
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import config_by_database, databases_of
 from tidelog.engine.options import refuse_coroutine_function
@@ -130,7 +130,7 @@ class CaptureGroup:
             if self._on_status is not None:
                 self._on_status(index, status)
 
-        work = run if self._pipelines else capture
+        work = run_capture_and_pipeline if self._pipelines else run_capture
         failure: BaseException | None = None
         try:
             work(self.configs[index], on_status=on_status, stop_event=self._stop)

@@ -28,7 +28,7 @@ def run(config: ConfigFile, as_json: Json = False) -> None:
         if databases_of(loaded):
             app.capture_databases(loaded, on_status=on_status, stop_event=stop)
         else:
-            app.run(loaded, on_status=on_status, stop_event=stop)
+            app.run_capture_and_pipeline(loaded, on_status=on_status, stop_event=stop)
 
 
 def capture(config: ConfigFile, as_json: Json = False) -> None:
@@ -39,7 +39,7 @@ def capture(config: ConfigFile, as_json: Json = False) -> None:
 
     shown = show_beside(loaded, config, "capture", ("capture",), as_json=as_json)
     with stop_on_signals() as stop, shown as on_status:
-        work = app.capture_databases if databases_of(loaded) else app.capture
+        work = app.capture_databases if databases_of(loaded) else app.run_capture
         work(loaded, on_status=on_status, stop_event=stop)
 
 
@@ -90,7 +90,7 @@ def pipeline(
 
     shown = show_beside(loaded, config, "pipeline", ("pipeline",), as_json=as_json)
     with stop_on_signals() as stop, shown as on_status:
-        app.pipeline(loaded, once=once, on_status=on_status, stop_event=stop)
+        app.run_pipeline(loaded, once=once, on_status=on_status, stop_event=stop)
 
 
 def jars(

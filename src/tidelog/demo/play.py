@@ -440,7 +440,7 @@ class DemoRun:
         """Deliver once Spark has started; capture does not wait for it."""
         assert self._spark is not None
         self._spark.result()
-        app.pipeline(self._config, stop_event=self._ended)
+        app.run_pipeline(self._config, stop_event=self._ended)
 
     def _kill(self) -> DurableDump:
         pid = self._capture.pid

@@ -166,7 +166,7 @@ class OutputGroup:
         return self._ended.is_set()
 
 
-def run_pipeline(
+def run_output_loops(
     spark: SparkSession,
     log_path: str,
     outputs: Sequence[Output],

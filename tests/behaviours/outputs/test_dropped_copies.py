@@ -15,7 +15,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.spark.datasource.segment_rows import batch_of
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 
 pytestmark = pytest.mark.spark
 
@@ -44,7 +44,7 @@ def run(destination: Destination, spark: Any, built: BuiltLog, **how: Any) -> li
         asked.extend(tables)
 
     try:
-        run_pipeline(spark, built.path, [output], LoopOptions(once=True, ask=ask, **how))
+        run_output_loops(spark, built.path, [output], LoopOptions(once=True, ask=ask, **how))
     finally:
         output.close()
     return asked

@@ -18,7 +18,7 @@ from tests.faults.outputs.target import Target
 from tests.support.pipeline_process import Delivering
 
 from tidelog import app
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import Config, load_config
 from tidelog.errors import TidelogError
 
@@ -66,7 +66,7 @@ class TwoOutputs:
 
     def _run(self, config: Config) -> None:
         try:
-            pipeline(config, stop_event=self._stop)
+            run_pipeline(config, stop_event=self._stop)
         except TidelogError as error:
             self.raised = error
 

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 import tidelog
 from tidelog import app, cli
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import Config, load_config
 from tidelog.errors import OffsetAheadError
 from tidelog.eventlog.reader import EventLog
@@ -261,7 +261,7 @@ class Scene:
             }
 
     def deliver(self) -> None:
-        pipeline(self.shop.config, once=True, stop_event=threading.Event())
+        run_pipeline(self.shop.config, once=True, stop_event=threading.Event())
 
 
 _SECTIONS = {"mariadb": "mysql"}

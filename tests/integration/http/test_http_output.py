@@ -17,7 +17,7 @@ from tests.support.http_receiver import HttpReceiver
 from tests.support.idle import is_idle
 from tests.support.output_options import body as request_body
 
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.outputs.base.writer import JsonDeadLetters
@@ -223,6 +223,6 @@ def test_the_page_s_configuration_runs(
     api.fail(token="topsecret")
     config = load_config(tmp_path / "tidelog.yaml", {"API_TOKEN": "topsecret"})
     assert "topsecret" not in repr(config)
-    pipeline(config, once=True, stop_event=threading.Event())
+    run_pipeline(config, once=True, stop_event=threading.Event())
     assert len(api.events("/events/public.t")) == 10
     assert is_idle(config)

@@ -18,7 +18,7 @@ from tests import executors
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 from tidelog.spark import spark_session
 from tidelog.spark.executor_jobs import map_in_arrow
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 
 
 class _DieOnce:
@@ -51,7 +51,7 @@ def main() -> None:
         catalog = {"type": "hadoop", "warehouse": warehouse}
         output = IcebergOutput(spark, log, catalog, options=options)
         try:
-            run_pipeline(spark, log, [output], LoopOptions(once=True))
+            run_output_loops(spark, log, [output], LoopOptions(once=True))
         finally:
             output.close()
 

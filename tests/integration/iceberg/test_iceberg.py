@@ -27,7 +27,7 @@ from tests.integration.spark.test_delta_layouts import (  # noqa: F401
 )
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.app.verification import copies_of
 from tidelog.config import load_config
 from tidelog.errors import NameRefusedError, OutputBusyError, OutputError, OutputRefusedError
@@ -590,7 +590,7 @@ def test_the_documented_example_runs_and_can_be_compared(
         f"source: {{kind: postgres, url: 'postgresql://u@h/d'}}\nlog: {{path: ./log}}\n{outputs}"
     )
     config = load_config(tmp_path / "tidelog.yaml", {})
-    pipeline(config, once=True, stop_event=threading.Event())
+    run_pipeline(config, once=True, stop_event=threading.Event())
     kept = copies_of(config, config.outputs[0], lake.spark)
     copy = kept.of(table)
     frame = copy.frame((None, None))

@@ -11,7 +11,7 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.spark import spark_session
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 from tidelog.state.sqlite import SqliteState
 
 
@@ -25,7 +25,7 @@ def main() -> None:
         servers=servers, topic=topic, partitions=3, transactions=transactions == "true",
     )  # fmt: skip
     print("ready", flush=True)
-    run_pipeline(
+    run_output_loops(
         spark, log, [output], LoopOptions(once=True, max_batch_bytes=int(batch_bytes)),
         on_progress=lambda done: print(f"done {done.end}", flush=True),
     )  # fmt: skip

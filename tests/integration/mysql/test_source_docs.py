@@ -78,7 +78,7 @@ def capturing(config: Config) -> Iterator[list[BaseException]]:
 
     def capture() -> None:
         try:
-            app.capture(config, stop_event=stop)
+            app.run_capture(config, stop_event=stop)
         except BaseException as failure:  # noqa: BLE001 - asserted by the caller
             failures.append(failure)
 

@@ -22,7 +22,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.idle import is_idle
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import load_config
 from tidelog.demo.servers.mysql import write_certificates
 from tidelog.errors import OutputError, OutputRefusedError
@@ -425,7 +425,7 @@ def test_the_page_s_configuration_runs(
     )
     config = load_config(tmp_path / "tidelog.yaml", {"SEARCH_PASSWORD": "topsecret"})
     assert "topsecret" not in repr(config)
-    pipeline(config, once=True, stop_event=threading.Event())
+    run_pipeline(config, once=True, stop_event=threading.Event())
     assert is_idle(config)
     query = {"query": {"match": {"description": "house"}}}  # which needs the configured analyzer
     ask("POST", f"/{name}-products/_refresh")

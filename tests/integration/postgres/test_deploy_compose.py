@@ -38,5 +38,5 @@ def test_compose_leads_to_a_capture(tmp_path: Path) -> None:
         variables = {"PGPASSWORD": "it's s3cret", "TIDELOG_TOKEN": "only-for-this-test"}
         config = parse_config(text, "compose", tmp_path, variables)
         assert [each for each in check(config) if each.level == "error"] == []
-        app.capture(config, stop_event=threading.Event())  # initial_only: ends by itself
+        app.run_capture(config, stop_event=threading.Event())  # initial_only: ends by itself
     assert logged_rows(config, "public.orders") >= 1000

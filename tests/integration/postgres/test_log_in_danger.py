@@ -63,7 +63,7 @@ class Captured:
 
     def _run(self) -> None:
         try:
-            app.capture(self.config, stop_event=self._stop)
+            app.run_capture(self.config, stop_event=self._stop)
         except BaseException as failure:  # noqa: BLE001 - looked at by the test
             self.failure = failure
 

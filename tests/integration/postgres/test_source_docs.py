@@ -68,7 +68,7 @@ def test_page_leads_to_a_capture(version: int, tmp_path: Path) -> None:
         config = parse_config(text, "page", tmp_path, {})
         findings = [each.to_dict() for each in check(config)]
         assert [f for f in findings if f["level"] == "error"] == []
-        app.capture(config, stop_event=threading.Event())  # initial_only: ends by itself
+        app.run_capture(config, stop_event=threading.Event())  # initial_only: ends by itself
         assert logged_rows(config, "public.orders") >= 100
         run(server, *blocks(section("Configure"), "sql"))
         assert server.execute("SELECT 1 FROM pg_replication_slots", "shop") == []

@@ -73,7 +73,7 @@ def dumped(config: Any, pair: Pair) -> None:
 
     def capture() -> None:
         try:
-            app.capture(config, stop_event=stop)
+            app.run_capture(config, stop_event=stop)
         except BaseException as failure:  # noqa: BLE001 - asserted below
             failures.append(failure)
 

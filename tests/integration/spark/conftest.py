@@ -16,7 +16,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.table import path_of
 from tidelog.spark import spark_session
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 from tidelog.spark.sessions.jars import DELTA_SPARK_JARS, iceberg_jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.state.sqlite import SqliteState
@@ -72,7 +72,7 @@ class Lake:
         """One run; with another ``name`` all of the log comes again."""
         output = options.pop("output", None) or self.output()
         try:
-            return run_pipeline(
+            return run_output_loops(
                 self.spark,
                 self.built.path,
                 [output],

@@ -12,7 +12,7 @@ from tests.support.output_options import LAYOUT, file_format
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.spark import spark_session
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 from tidelog.state.sqlite import SqliteState
 
 
@@ -29,7 +29,7 @@ def main() -> None:
         layout=LAYOUT,
         file_format=file_format(),
     )
-    run_pipeline(spark, log, [output], LoopOptions(once=True, max_batch_bytes=int(batch_bytes)))
+    run_output_loops(spark, log, [output], LoopOptions(once=True, max_batch_bytes=int(batch_bytes)))
 
 
 if __name__ == "__main__":

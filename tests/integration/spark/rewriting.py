@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.integration.spark.conftest import Lake
 
-from tidelog.spark.pipeline import run_pipeline
+from tidelog.spark.pipeline import run_output_loops
 
 TABLE = "public.t"
 KEYS, THEIRS = 60, 1_000
@@ -73,7 +73,7 @@ def merge_beside(
 
     stop, output, seen = threading.Event(), lake.output(), lake.output()
     call = (lake.spark, built.path, [output])
-    pipeline = threading.Thread(target=run_pipeline, args=call, kwargs={"stop": stop})
+    pipeline = threading.Thread(target=run_output_loops, args=call, kwargs={"stop": stop})
     pipeline.start()
     try:
         with Loop(lambda _: rewrite(session)) as rewriting, Loop(update) as updating:

@@ -19,7 +19,7 @@ from tests.support.engines import until
 from tests.support.idle import is_idle
 
 from tidelog import app
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import Config, load_config
 from tidelog.outputs.base import output as base_output
 from tidelog.outputs.base import scheduling
@@ -27,7 +27,7 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.spark.datasource.segment_rows import batch_of
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.spark
@@ -52,7 +52,7 @@ def run(path: Path, outputs: str) -> Config:
     )
     secrets = {"PGPASSWORD": "change-me", "MYSQL_PASSWORD": "change-me"}
     config = load_config(path / "tidelog.yaml", secrets)
-    pipeline(config, once=True, stop_event=threading.Event())
+    run_pipeline(config, once=True, stop_event=threading.Event())
     return config
 
 
@@ -568,7 +568,7 @@ def test_a_batch_of_copies_has_what_a_task_takes_without_a_shuffle(
         )
 
     rows: list[int] = []
-    run_pipeline(
+    run_output_loops(
         spark,
         built.path,
         [cut := output("cut")],

@@ -25,7 +25,7 @@ from tidelog.outputs.lake import output as lake_module
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.folding import fold_parts
 from tidelog.spark.formats import shapes
-from tidelog.spark.pipeline import BatchProgress, run_pipeline
+from tidelog.spark.pipeline import BatchProgress, run_output_loops
 from tidelog.spark.transforms import Step
 from tidelog.system.processes import unix_ms
 
@@ -424,7 +424,7 @@ def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
     output = lake.output()
     thread = threading.Thread(
-        target=run_pipeline,
+        target=run_output_loops,
         args=(spark, built.path, [output]),
         kwargs={"on_progress": progress, "stop": stop, "name": "lake"},
     )

@@ -123,7 +123,7 @@ def test_a_standby_continues_where_the_leader_ended(pipeline: Pipeline) -> None:
     found = pipeline.status()
     assert (found["pipeline"], found["epoch"], found["zone"]) == ("shop", 1, "a")
     with pytest.raises(AnotherLeaderError, match="another process of the pipeline shop leads"):
-        app.pipeline(pipeline.config, once=True, stop_event=threading.Event())
+        app.run_pipeline(pipeline.config, once=True, stop_event=threading.Event())
     pipeline.wait_for(lambda: len(pipeline.events()) == 10)
     first.send(signal.SIGTERM)
     assert first.wait() == 0

@@ -21,7 +21,7 @@ from tests.support.idle import is_idle
 from tests.support.output_options import LAYOUT
 from tests.support.output_options import file_format as files_of
 
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.files.writer import FileFormat
@@ -285,7 +285,7 @@ def test_the_page_s_configuration_runs(spark: Any, built: BuiltLog, tmp_path: Pa
         f"state: {{url: 'sqlite:///state.db'}}\n{outputs}"
     )
     config = load_config(tmp_path / "tidelog.yaml", {})
-    pipeline(config, once=True, stop_event=threading.Event())
+    run_pipeline(config, once=True, stop_event=threading.Event())
     assert is_idle(config)
     query = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)[0]
     spark.read.parquet(str(tmp_path / "data/activity")).createOrReplaceTempView("activity")

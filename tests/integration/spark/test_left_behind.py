@@ -16,7 +16,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ def test_a_dump_makes_copies_right_that_lack_changes(
     def run(**how: Any) -> None:
         outputs = [lake.output(), kept.open()]
         try:
-            run_pipeline(lake.spark, built.path, outputs, LoopOptions(once=True), **how)
+            run_output_loops(lake.spark, built.path, outputs, LoopOptions(once=True), **how)
         finally:
             for output in outputs:
                 output.close()

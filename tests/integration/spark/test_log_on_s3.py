@@ -13,7 +13,7 @@ from tests.behaviours.outputs.activity_files import read
 from tests.faults.capture_fixture import Source
 from tests.support.s3 import S3Server
 
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.app.sources.preflight import check
 from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.spark.datasource.source import register
@@ -50,7 +50,7 @@ def test_a_log_on_s3_from_the_source_to_an_output(
     source.wait_led()
     source.write(11, 20)
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
-    pipeline(source.config, once=True, stop_event=threading.Event())
+    run_pipeline(source.config, once=True, stop_event=threading.Event())
     rows = read(tmp_path / "out")
     assert sorted(row["after"]["id"] for row in rows) == list(range(1, 21))
     far_rows = s3.parquet("out").column("after").to_pylist()

@@ -28,7 +28,7 @@ from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TableLeftOutError
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -179,7 +179,7 @@ def run_once(spark: Any, config: Config) -> str:
     """Deliver what the log has; returns which tables were left out, and why."""
     outputs = make_outputs(config, spark)
     try:
-        run_pipeline(spark, str(config.log.path), outputs, LoopOptions(once=True))
+        run_output_loops(spark, str(config.log.path), outputs, LoopOptions(once=True))
     except TableLeftOutError as error:
         return str(error)
     finally:

@@ -17,7 +17,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.base.outputs import make_output
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import load_config, parse_config
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
@@ -60,7 +60,7 @@ def test_documented_example_runs(
     )
     config = load_config(tmp_path / "tidelog.yaml", {})
     try:
-        pipeline(config, once=True, stop_event=threading.Event())
+        run_pipeline(config, once=True, stop_event=threading.Event())
     finally:
         sys.modules.pop("search", None)
     with sqlite3.connect(tmp_path / "notes.db") as database:

@@ -37,7 +37,7 @@ def delivering(pipeline: Pipeline) -> Iterator[None]:
 
     def run() -> None:
         try:
-            app.pipeline(pipeline.config, stop_event=stop)
+            app.run_pipeline(pipeline.config, stop_event=stop)
         except BaseException as failure:  # noqa: BLE001 - asserted below
             failures.append(failure)
 
@@ -65,7 +65,7 @@ def test_it_stays_paused_over_restarts_until_it_is_resumed(spark: Any, pipeline:
             time.sleep(3)
             assert len(pipeline.events()) == 5
         with pytest.raises(UsageError, match="paused by ops@db1: `tidelog resume CONFIG --pipe"):
-            app.pipeline(config, once=True, stop_event=threading.Event())
+            app.run_pipeline(config, once=True, stop_event=threading.Event())
         pipeline.write(5)
         with delivering(pipeline):
             pipeline.wait_for(lambda: pipeline.status()["leader"])

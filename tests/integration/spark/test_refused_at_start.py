@@ -53,7 +53,9 @@ class Running:
 
     def _run(self) -> None:
         try:
-            app.run(self.config, on_status=self.shown.append, stop_event=self.stop)
+            app.run_capture_and_pipeline(
+                self.config, on_status=self.shown.append, stop_event=self.stop
+            )
         except BaseException as error:
             self.raised = error
             raise

@@ -67,7 +67,7 @@ class Shop:
         return any(dump["status"] == "completed" for dump in dumps)
 
     def deliver(self) -> None:
-        app.pipeline(self.config, once=True, stop_event=threading.Event())
+        app.run_pipeline(self.config, once=True, stop_event=threading.Event())
 
     def lake(self) -> Any:
         return self.spark.read.format("delta").load(self.path)
@@ -223,7 +223,7 @@ def test_verify_repairs_what_it_finds(shop: Shop) -> None:
     shop.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     stop = threading.Event()
     running = threading.Thread(
-        target=app.pipeline, args=(shop.config,), kwargs={"stop_event": stop}
+        target=app.run_pipeline, args=(shop.config,), kwargs={"stop_event": stop}
     )
     running.start()  # verify waits for what is on its way
     try:

@@ -21,7 +21,7 @@ from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog.consumers import Destination
 from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +38,7 @@ def test_outputs_and_queries_ahead_of_a_restored_log_are_reported(
         place = empty if which == "kept-again" else kept
         output: Any = lake.output() if which.startswith("delta") else place.open()
         try:
-            run_pipeline(
+            run_output_loops(
                 lake.spark,
                 built.path,
                 [output],

@@ -25,7 +25,7 @@ from tidelog.errors import OutputError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = [
@@ -114,7 +114,7 @@ def delta(spark: Any, config: Config, place: Path, policy: str, tables: str) -> 
     lake = str(place / "lake")
     output = DeltaOutput(spark, str(config.log.path), lake, tables=(tables,), options=options)
     try:
-        run_pipeline(
+        run_output_loops(
             spark,
             str(config.log.path),
             [output],
@@ -135,7 +135,7 @@ def files(spark: Any, config: Config, place: Path, policy: str, tables: str) -> 
         spark, str(config.log.path), state, delivery, path=path, layout=LAYOUT, file_format=kind
     )  # fmt: skip
     try:
-        run_pipeline(
+        run_output_loops(
             spark,
             str(config.log.path),
             [output],

@@ -14,13 +14,13 @@ from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_duckdb
 
-from tidelog.app.pipeline.run import pipeline
+from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource.source import register
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 
 pytestmark = pytest.mark.spark
 
@@ -65,7 +65,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class Running:
-    """`run_pipeline` in a thread; what it raised."""
+    """`run_output_loops` in a thread; what it raised."""
 
     def __init__(self, lake: Lake, outputs: list[Any]) -> None:
         self.stop = threading.Event()
@@ -75,7 +75,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            run_pipeline(*self._call, stop=self.stop)
+            run_output_loops(*self._call, stop=self.stop)
         except TidelogError as error:
             self.raised = error
 
@@ -113,7 +113,7 @@ def test_an_output_that_cant_be_used_lets_nothing_begin(lake: Lake, built: Built
     refused = Failing("refused", OutputRefusedError("not ours"), early=True)
     well = lake.output()
     with pytest.raises(OutputRefusedError, match="not ours"):
-        run_pipeline(lake.spark, built.path, [well, refused], LoopOptions(once=True))
+        run_output_loops(lake.spark, built.path, [well, refused], LoopOptions(once=True))
     assert well.committed(table.table) is None
     well.close()
 
@@ -158,7 +158,7 @@ def test_an_output_lacks_the_tables_and_columns_that_it_excludes(
         "     steps: [{tables: ['*.*', '!public.audited'], drop: [amount]}]}\n"
     )
     config = load_config(tmp_path / "tidelog.yaml", {})
-    pipeline(config, once=True, stop_event=threading.Event())
+    run_pipeline(config, once=True, stop_event=threading.Event())
 
     def columns(output: str) -> dict[str, set[str]]:
         places = (tmp_path / output / "public").iterdir()

@@ -40,7 +40,7 @@ def test_an_error_or_ctrl_c_keeps_the_results_of_the_other_tables(
     try:
         with tidelog.CaptureGroup([config], pipelines=False):
             wait_for_dump(config)
-            app.pipeline(config, once=True, stop_event=threading.Event())
+            app.run_pipeline(config, once=True, stop_event=threading.Event())
             report = app.verify(config).to_dict()
             assert report["equal"]
             assert report["not_compared"] == ["public.d in delta (no key)"]

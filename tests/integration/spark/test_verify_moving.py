@@ -232,13 +232,13 @@ def test_rows_are_those_of_a_copy_that_has_caught_up_meanwhile(
     def late(self: ComparedSource, copies: Sequence[Copy]) -> list[bool]:
         if next(looks) == 0:
             return [False]
-        app.pipeline(config, once=True, stop_event=threading.Event())
+        app.run_pipeline(config, once=True, stop_event=threading.Event())
         return caught_up(self, copies)
 
     try:
         with sql, tidelog.CaptureGroup([config], pipelines=False):
             wait_for(lambda: dumped(config))
-            app.pipeline(config, once=True, stop_event=threading.Event())
+            app.run_pipeline(config, once=True, stop_event=threading.Event())
             sql.execute("INSERT INTO items VALUES (3), (4), (5)")
             monkeypatch.setattr(ComparedSource, "caught_up", late)
             [report] = app.verify(config).to_dict()["tables"]
@@ -246,7 +246,7 @@ def test_rows_are_those_of_a_copy_that_has_caught_up_meanwhile(
             sql.execute("ALTER TABLE items ADD _version int; INSERT INTO items VALUES (6, 6)")
             wait_for(lambda: EventLog.open(f"{tmp_path}/log").latest_offset() > begun)
             with pytest.raises(TableLeftOutError):
-                app.pipeline(config, once=True, stop_event=threading.Event())
+                app.run_pipeline(config, once=True, stop_event=threading.Event())
             told: list[Any] = []
             [left_out] = app.verify(config, on_progress=told.append).to_dict()["tables"]
     finally:

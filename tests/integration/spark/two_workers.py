@@ -23,7 +23,7 @@ from tidelog.outputs.files.writer import FileFormat
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.spark import spark_session
 from tidelog.spark.executor_jobs import map_in_arrow
-from tidelog.spark.pipeline import LoopOptions, run_pipeline
+from tidelog.spark.pipeline import LoopOptions, run_output_loops
 from tidelog.state.sqlite import SqliteState
 
 TABLES, SEGMENTS, ROWS = 3, 8, 500
@@ -90,7 +90,7 @@ def main() -> None:
             file_format=FileFormat("parquet", "json", "zstd", 64 << 20),
         ),
     ]
-    run_pipeline(spark, built.path, outputs, LoopOptions(once=True))
+    run_output_loops(spark, built.path, outputs, LoopOptions(once=True))
     for output in outputs:
         output.close()
 
@@ -100,7 +100,7 @@ def main() -> None:
             name="killed", options=DeltaOptions(steps=executors.KILL_ONE),
         )  # fmt: skip
         try:
-            run_pipeline(spark, built.path, [output], LoopOptions(once=True))
+            run_output_loops(spark, built.path, [output], LoopOptions(once=True))
         finally:
             output.close()
 

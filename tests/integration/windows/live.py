@@ -228,7 +228,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
 
         def run() -> None:
             try:
-                app.capture(self.config, stop_event=self._stop, on_status=on_status)
+                app.run_capture(self.config, stop_event=self._stop, on_status=on_status)
             except BaseException as failure:  # noqa: BLE001 - shown by wait_for
                 self.failure = failure
 

@@ -545,7 +545,7 @@ class Capture(BackgroundService):
         return f"{self.config.state.place.reveal().partition(':')[0]} as of {self.holder}"
 
 
-def capture(
+def run_capture(
     config: Config, *, on_status: OnStatus | None = None, stop_event: threading.Event
 ) -> None:
     """Capture alone, until ``stop_event``."""

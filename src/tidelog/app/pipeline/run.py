@@ -27,7 +27,7 @@ from tidelog.app.base.outputs import (
     remote_settings,
 )
 from tidelog.app.base.service import BackgroundService
-from tidelog.app.capture.run import capture
+from tidelog.app.capture.run import run_capture
 from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.pipeline.idle_check import nothing_to_deliver
 from tidelog.capture.leadership import LeaseKeeper, lead
@@ -182,7 +182,7 @@ def cancel_spark_jobs() -> None:
         context.cancelAllJobs()
 
 
-def pipeline(
+def run_pipeline(
     config: Config,
     *,
     once: bool = False,
@@ -334,10 +334,12 @@ def _may_start(
 
 
 BATCH_ENDS_S, START_ENDS_S = 60.0, 1.0
-"""How long `run` waits at its end for the pipeline: during a batch, and while Spark starts."""
+"""How long `run_capture_and_pipeline` waits at its end for the pipeline: during a batch, and while
+Spark starts.
+"""
 
 
-def run(
+def run_capture_and_pipeline(
     config: Config, *, on_status: OnStatus = ignore_status, stop_event: threading.Event
 ) -> None:
     """Run capture and pipeline together until either ends; raise the error that ended it. Outputs
@@ -370,23 +372,23 @@ def run(
         finally:
             ended.set()
 
-    def run_capture() -> None:
+    def capture() -> None:
         try:
-            capture(config, on_status=lambda s: show("capture", s), stop_event=ended)
+            run_capture(config, on_status=lambda s: show("capture", s), stop_event=ended)
         except IncompleteDumpError as error:
             incomplete.append(error)
         if not ended.is_set():
             complete.set()
 
-    def run_delivery() -> None:
-        pipeline(
+    def deliver() -> None:
+        run_pipeline(
             config,
             on_status=lambda s: show("pipeline", s),
             stop_event=ended,
             ends_when_all_stop=False,  # capture must continue
         )
 
-    works = [run_capture, *([run_delivery] if config.outputs else [])]
+    works = [capture, *([deliver] if config.outputs else [])]
     threads = [threading.Thread(target=run_part, args=(work,), daemon=True) for work in works]
     for thread in threads:
         thread.start()
@@ -397,7 +399,7 @@ def run(
     for thread, work in zip(threads, works, strict=True):
         # The captured records are delivered below, by nobody but us: not during a batch. What only
         # starts has no batch to end.
-        most_s = START_ENDS_S if work is run_delivery and starts else BATCH_ENDS_S
+        most_s = START_ENDS_S if work is deliver and starts else BATCH_ENDS_S
         thread.join(None if complete.is_set() else most_s)
     if failures:
         if incomplete:
@@ -405,7 +407,7 @@ def run(
         raise failures[0]
     if complete.is_set() and config.outputs:
         try:
-            pipeline(
+            run_pipeline(
                 config, once=True, on_status=lambda s: show("pipeline", s), stop_event=stop_event
             )
         except AnotherLeaderError as error:

@@ -48,7 +48,7 @@ from tidelog.outputs.base.sections import SteppedSection
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.ports import KeyedOutput, Output, OutputBatch, ReshapingOutput, StateStore, WriteLease
 from tidelog.spark.changed_keys import keys_of_frame, rows_to_read_again
-from tidelog.spark.pipeline import BatchProgress, LoopOptions, run_pipeline
+from tidelog.spark.pipeline import BatchProgress, LoopOptions, run_output_loops
 from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.connect import cancel_jobs, is_remote
 from tidelog.spark.sessions.errors import known_error, lasting_reason
@@ -387,7 +387,7 @@ class PipelineSession:
         for thread in (*threads, pause_watch):
             thread.start()
         try:
-            run_pipeline(
+            run_output_loops(
                 self._spark,
                 path,
                 self._outputs,

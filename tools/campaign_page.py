@@ -91,7 +91,6 @@ def page(notes: dict[str, Any], gaps: list[float]) -> str:
     for run in runs:
         faults.update(run["faults"])
     lively = sorted(run["lively_s"] for run in runs)
-    kinds = ", ".join(f"{kind} {faults[kind]}" for kind in described)
     sources = ", ".join(sorted({run["source"] for run in runs}))
     stores = ", ".join(f"`{store}`" for store in sorted({run["state"] for run in runs}))
     open_ones = [each for each in violations if "mended" not in each]
@@ -128,7 +127,7 @@ Sources: {sources}. State: {stores}.
 
 ## Faults
 
-How often each was injected ([what each is](campaign.json): `kinds`): {kinds}.
+Of {len(described)} kinds: [what each is](campaign.json), `kinds`, and each run's, `runs`.
 
 A path leads from one host to the database, the state store, the bucket, or a copy. Each host has a network namespace; a TCP proxy in each path refuses, silences and slows
 down; rules of the namespace drop packets.

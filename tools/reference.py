@@ -230,7 +230,7 @@ with the code of the first one's error.
 
 Of several commands:
 
-- `CONFIG`: the configuration file; by default `tidelog.yaml` in the current directory.
+- `CONFIG`, the first argument: the configuration file; by default `tidelog.yaml` in the current directory.
 - `--json`: results go to stdout, one JSON document a line; errors are also written as `{"error": {"kind": …, "message": …}}`. Messages for people about
   errors go to stderr.
 - `--table, -t TABLE`: `namespace.table`, `*` for any text, `!` in front to exclude; may be repeated. `--exclude TABLE` is the same as `--table '!TABLE'`.
@@ -269,8 +269,9 @@ def command_line() -> Iterator[str]:
         flags = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
         names = {a.name: str(a.metavar or a.name.upper()) for a in arguments}
         names |= {a.name: f"[{names[a.name]}]" for a in arguments if not a.required}
-        usage = " ".join(["tidelog", name, *names.values()])
-        yield f"\n## `tidelog {name}`\n\n{command.help.strip()}\n\n```\n{usage} [OPTIONS]\n```\n"
+        yield f"\n## `tidelog {name}`\n\n{command.help.strip()}\n"
+        if [*names.values()] != ["[CONFIG]"]:
+            yield f"\n```\n{' '.join(['tidelog', name, *names.values()])} [OPTIONS]\n```\n"
         items = [(f"`{names[a.name]}`", a.help, "") for a in arguments]
         for option in flags:
             if option.name == "help":

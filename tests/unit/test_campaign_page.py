@@ -49,7 +49,7 @@ def test_hours_faults_transactions_and_violations_add_up() -> None:
         "- seed 7: a row is lost",
     ):
         assert line in text.splitlines()
-    assert "kill 3, fill the disk 0." in text
+    assert "Of 2 kinds: " in text
 
 
 def test_a_violation_whose_cause_is_fixed_stays_with_its_cause() -> None:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -306,17 +307,8 @@ def verify_outputs(
     """
     on_progress, on_partial = on_progress or ignore_status, on_partial or ignore_status
     config = as_config(config)
-    if not config.outputs:
-        raise UsageError("there are no outputs to compare with; add one under 'outputs'")
-    sections = [section for section in config.outputs if section.has_copies]
-    if not sections:
-        raise UsageError(NO_COPIES)
-    check_installed(sections)
-    check_spark(config)
-    path = event_log_path(config)
-    if not EventLog.exists(path):
-        raise EventLogError(f"{path} holds no event log; `tidelog run` creates one")
-    kind, log = source_kind(config), EventLog.open(path)
+    sections, log = _copies_to_compare(config)
+    kind = source_kind(config)
     from tidelog.verify.compare import verify_tables
 
     catalogue = kind.catalogue()
@@ -342,29 +334,25 @@ def verify_outputs(
                 return {"done": len(reports) + len(keyless) + len(refused), "of": len(planned)}
 
             for section in sections:
-                output_copies = copies_of(config, section, spark)
-                try:
-                    report_stage = partial(_report_stage, on_progress, section.name, counts)
-                    source.on_stage = report_stage
-                    named = [each for each in chosen if is_compared(section, each)]
+                report_stage = partial(_report_stage, on_progress, section.name, counts)
+                source.on_stage = report_stage
+                named = [each for each in chosen if is_compared(section, each)]
+                with closing(copies_of(config, section, spark)) as kept:
                     copies = _copies(
                         catalogue,
-                        output_copies,
+                        kept,
                         section.name,
                         named,
                         report_stage,
                         (keyless, refused),
                         source,
                     )
-                    compared = verify_tables(spark, copies, source)
-                    for copy, report in compared:
+                    for copy, report in verify_tables(spark, copies, source):
                         requested = None
                         if report.keys and repair:
                             requested = _repair(config, copy.target.schema, report.keys)
                         values = {each.name: getattr(report, each.name) for each in fields(report)}
                         reports.append(TableComparison(section.name, **values, repair=requested))
-                finally:
-                    output_copies.close()
         except BaseException:
             if reports:
                 done = {each.copy for each in reports}
@@ -385,6 +373,21 @@ def verify_outputs(
         catalogue.close()
     equal = not refused and all(report.equal for report in reports)
     return Verification(equal, tuple(reports), tuple(left) or None)
+
+
+def _copies_to_compare(config: Config) -> tuple[list[OutputSection], EventLog]:
+    """Return the outputs that have copies, and the event log. Raises errors of what is missing."""
+    if not config.outputs:
+        raise UsageError("there are no outputs to compare with; add one under 'outputs'")
+    sections = [section for section in config.outputs if section.has_copies]
+    if not sections:
+        raise UsageError(NO_COPIES)
+    check_installed(sections)
+    check_spark(config)
+    path = event_log_path(config)
+    if not EventLog.exists(path):
+        raise EventLogError(f"{path} holds no event log; `tidelog run` creates one")
+    return sections, EventLog.open(path)
 
 
 def _report_stage(

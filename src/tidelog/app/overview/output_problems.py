@@ -59,9 +59,7 @@ def output_problems(
             "begins as if it were new.",
             "consumerfilecorrupterror",
         )
-    led = {row["pipeline"]: row["leader"] for row in status.get("pipelines") or ()}
     begun = {f"{each.pipeline}/{each.output}" for each in outputs}
-    paused = status.get("paused_pipelines") or {}
     for name in status.get("configured_outputs") or ():
         if name not in begun and not pipeline_begins(status, name):
             yield problem(
@@ -72,80 +70,93 @@ def output_problems(
                 "tidelog pipeline CONFIG",
                 "the-pipeline-and-its-outputs",
             )
+    led = {row["pipeline"]: row["leader"] for row in status.get("pipelines") or ()}
     for each in outputs:
         name = f"{each.pipeline}/{each.output}"
-        silent_s = (now_ms - each.noted_ms) / 1000
-        late = each.lag_s is not None and each.lag_s >= LATE_S
-        # It reports only if there is something to deliver.
-        silent = silent_s >= SILENT_S and (each.lag_s is None or each.lag_s >= SILENT_S)
-        if each.error is not None:
-            yield problem(
-                "output-stopped",
-                Severity.CRITICAL,
-                name,
-                f"Output {name} has stopped: {each.error}",
-                _retried(led.get(each.pipeline)),
-                "outputrefusederror",
-            )
-        elif each.pipeline in paused:
-            pass  # the pause's problem says how late
-        elif each.behind_records and silent and not pipeline_begins(status, name):
-            yield problem(
-                "pipeline-silent",
-                Severity.CRITICAL,
-                name,
-                f"Output {name} lacks {each.behind_records:,} records, and its pipeline has "
-                f"reported nothing for {span_of(silent_s)}.",
-                "tidelog pipeline CONFIG",
-                "the-pipeline-and-its-outputs",
-            )
-        elif each.fails:
-            yield problem(
-                "output-fails",
-                Severity.WARNING,
-                name,
-                f"Output {name} fails: {each.last_error}",
-                _retried(led.get(each.pipeline)),
-                "outputerror",
-            )
-        elif late and each.lag_s is not None:
-            yield problem(
-                "output-late",
-                Severity.WARNING,
-                name,
-                f"Output {name} is {span_of(each.lag_s)} behind ({each.behind_records:,} records).",
-                "If that grows, give Spark more cores (pipeline.master), or the output a "
-                "pipeline of its own.",
-                "the-pipeline-and-its-outputs",
-            )
-        if each.rejected_ms is not None and now_ms - each.rejected_ms < REJECTED_S * 1000:
-            records = "record is" if each.rejected == 1 else "records are"
-            yield problem(
-                "output-rejects",
-                Severity.WARNING,
-                name,
-                f"The destination of output {name} rejects records: {each.rejected:,} {records} in "
-                "its dead letters.",
-                "Read the files below the output's dead_letter, and fix the destination.",
-                "a-destination-rejects-records",
-            )
-        for tables, why in by_cause(each.refused):
-            more = f" and {counted(len(tables) - 1, 'more table')}" if len(tables) > 1 else ""
-            what = f"Output {name} lacks rows of {tables[0]}{more}: {why}"
-            remedy = "The other tables are delivered."
-            found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
-            yield problem(*found, "tableleftouterror")
-        if missing := sorted(each.unregistered.items()):
-            (table, why), others = missing[0], len(missing) - 1
-            more = f" and {counted(others, 'more table')}" if others else ""
-            yield problem(
-                "output-unregistered",
-                Severity.WARNING,
-                name,
-                f"Output {name} has not registered {table}{more}: {why}",
-                "The table is written as before.",
-                "a-table-is-not-in-the-catalog",
-            )
+        yield from _late_output(status, name, each, led.get(each.pipeline), now_ms)
+        yield from _missing_rows(name, each, now_ms)
+
+
+def _late_output(
+    status: Mapping[str, Any], name: str, each: OutputHealth, leader: str | None, now_ms: int
+) -> Iterator[Problem]:
+    """Yield why the output is behind: at most one problem. ``leader``: who delivers."""
+    silent_s = (now_ms - each.noted_ms) / 1000
+    late = each.lag_s is not None and each.lag_s >= LATE_S
+    # It reports only if there is something to deliver.
+    silent = silent_s >= SILENT_S and (each.lag_s is None or each.lag_s >= SILENT_S)
+    if each.error is not None:
+        yield problem(
+            "output-stopped",
+            Severity.CRITICAL,
+            name,
+            f"Output {name} has stopped: {each.error}",
+            _retried(leader),
+            "outputrefusederror",
+        )
+    elif each.pipeline in (status.get("paused_pipelines") or {}):
+        pass  # the pause's problem says how late
+    elif each.behind_records and silent and not pipeline_begins(status, name):
+        yield problem(
+            "pipeline-silent",
+            Severity.CRITICAL,
+            name,
+            f"Output {name} lacks {each.behind_records:,} records, and its pipeline has "
+            f"reported nothing for {span_of(silent_s)}.",
+            "tidelog pipeline CONFIG",
+            "the-pipeline-and-its-outputs",
+        )
+    elif each.fails:
+        yield problem(
+            "output-fails",
+            Severity.WARNING,
+            name,
+            f"Output {name} fails: {each.last_error}",
+            _retried(leader),
+            "outputerror",
+        )
+    elif late and each.lag_s is not None:
+        yield problem(
+            "output-late",
+            Severity.WARNING,
+            name,
+            f"Output {name} is {span_of(each.lag_s)} behind ({each.behind_records:,} records).",
+            "If that grows, give Spark more cores (pipeline.master), or the output a "
+            "pipeline of its own.",
+            "the-pipeline-and-its-outputs",
+        )
+
+
+def _missing_rows(name: str, each: OutputHealth, now_ms: int) -> Iterator[Problem]:
+    """Yield what the output does not have, or a catalog does not know."""
+    if each.rejected_ms is not None and now_ms - each.rejected_ms < REJECTED_S * 1000:
+        records = "record is" if each.rejected == 1 else "records are"
+        yield problem(
+            "output-rejects",
+            Severity.WARNING,
+            name,
+            f"The destination of output {name} rejects records: {each.rejected:,} {records} in "
+            "its dead letters.",
+            "Read the files below the output's dead_letter, and fix the destination.",
+            "a-destination-rejects-records",
+        )
+    for tables, why in by_cause(each.refused):
+        more = f" and {counted(len(tables) - 1, 'more table')}" if len(tables) > 1 else ""
+        what = f"Output {name} lacks rows of {tables[0]}{more}: {why}"
+        remedy = "The other tables are delivered."
+        found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
+        yield problem(*found, "tableleftouterror")
+    if missing := sorted(each.unregistered.items()):
+        (table, why), others = missing[0], len(missing) - 1
+        more = f" and {counted(others, 'more table')}" if others else ""
+        yield problem(
+            "output-unregistered",
+            Severity.WARNING,
+            name,
+            f"Output {name} has not registered {table}{more}: {why}",
+            "The table is written as before.",
+            "a-table-is-not-in-the-catalog",
+        )
 
 
 def by_cause(messages: Mapping[str, str]) -> list[tuple[list[str], str]]:

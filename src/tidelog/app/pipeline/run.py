@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -406,17 +406,25 @@ def run_capture_and_pipeline(
             logger.warning("%s", incomplete[0])
         raise failures[0]
     if complete.is_set() and config.outputs:
-        try:
-            run_pipeline(
-                config, once=True, on_status=lambda s: show("pipeline", s), stop_event=stop_event
-            )
-        except AnotherLeaderError as error:
-            logger.warning("what was captured is delivered elsewhere: %s", error)
-        except TidelogError as error:
-            if not incomplete:
-                raise
-            # Report the missing tables, too: nobody would search for them later.
-            text = f"{incomplete[0]}; and what was captured is not delivered: {error}"
-            raise IncompleteDumpError(text) from error
+        _deliver_rest(config, lambda s: show("pipeline", s), stop_event, incomplete)
     if incomplete:
         raise incomplete[0]
+
+
+def _deliver_rest(
+    config: Config,
+    on_status: OnStatus,
+    stop_event: threading.Event,
+    incomplete: Sequence[IncompleteDumpError],
+) -> None:
+    """Deliver what a capture that has ended by itself captured last; ``incomplete``: its error."""
+    try:
+        run_pipeline(config, once=True, on_status=on_status, stop_event=stop_event)
+    except AnotherLeaderError as error:
+        logger.warning("what was captured is delivered elsewhere: %s", error)
+    except TidelogError as error:
+        if not incomplete:
+            raise
+        # Report the missing tables, too: nobody would search for them later.
+        text = f"{incomplete[0]}; and what was captured is not delivered: {error}"
+        raise IncompleteDumpError(text) from error

@@ -115,7 +115,7 @@ def test_of_several_databases_one_is_named(tmp_path):
     )
     with pytest.raises(ConfigError, match="tidelog --database a"):
         copy_state(str(file), f"sqlite:///{tmp_path}/new.db")
-    place = database_config(load_config(file), "b").state.place
+    place = database_config(load_config(file), "b").state.location
     with closing(open_state(place)) as state:
         state.put("dump/0", {"rows": 7}, 0)
     to = f"sqlite:///{tmp_path}/new.db"

@@ -45,7 +45,7 @@ class Backup:
 
     def _registers(self) -> list[Any]:
         """Of documents and of leases, which all of the campaign's stores keep as texts by name."""
-        url = self._config.state.place
+        url = self._config.state.location
         election: Any = open_election(url, "copy", "copy", 1.0)
         store: Any = open_state(url)
         return [store._register, election._documents._register]

@@ -309,7 +309,7 @@ class CampaignRun(OperatedRun):
         document come late: a dump that it noted, of which who leads now knows nothing. The next one
         carries it out.
         """
-        with closing(open_state(config.state.place)) as state:
+        with closing(open_state(config.state.location)) as state:
             dumps = [state.get(key) for key in state.keys(DUMP_PREFIX)]
         going = {
             one.value["dump_id"]

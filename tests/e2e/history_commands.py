@@ -206,7 +206,7 @@ class Commander:
         return [document for _, document in self._documents(DUMP_PREFIX)]
 
     def _documents(self, prefix: str) -> list[tuple[str, Any]]:
-        state = open_state(self._config.state.place)
+        state = open_state(self._config.state.location)
         try:
             found = [(key, state.get(key)) for key in state.keys(prefix)]
             return [(key, document.value) for key, document in found if document is not None]

@@ -82,7 +82,7 @@ class OperatedRun(Run):
 
     def _unfinished(self, config: Config) -> set[str]:
         """Dumps that the state does not know as done: they are read again, in part or wholly."""
-        state = open_state(config.state.place)
+        state = open_state(config.state.location)
         try:
             found = [state.get(key) for key in state.keys(DUMP_PREFIX)]
         finally:

@@ -257,7 +257,7 @@ class Run:
         self.commander.quicken()
         deadline = time.monotonic() + SETTLE_S
         calm = 0
-        state = open_state(config.state.place)
+        state = open_state(config.state.location)
         catalogue = source_kind(config).catalogue()
         try:
             while calm < 4:

@@ -95,7 +95,7 @@ def test_a_standby_continues_where_the_killed_leader_ended_and_dumps_nothing_aga
     )
     outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30).to_dict()
     assert outcome["state"] == "done"
-    with closing(open_state(source.config.state.place)) as state:
+    with closing(open_state(source.config.state.location)) as state:
         assert state.keys("dump/") != []
 
 

@@ -164,7 +164,7 @@ def test_waits_for_a_dump_make_few_requests(source: Source, network: FaultyNetwo
     source.config_file.write_text(
         source.config_file.read_text() + "outputs: [{kind: files, path: x}]"
     )
-    with closing(open_state(source.config.state.place)) as state:
+    with closing(open_state(source.config.state.location)) as state:
         Mailbox(state).send(ExecuteSnapshot(dump_id="d1"))
     for wait in (app.dump_wait, app.wait_finalized):
         before = len(network.asked)

@@ -14,7 +14,7 @@ from tidelog.state.opening import open_state
 def is_idle(config: Config) -> bool:
     """Asked under the pipeline's lease."""
     with (
-        closing(open_state(config.state.place)) as state,
+        closing(open_state(config.state.location)) as state,
         closing(PipelineElection(config, "test")) as election,
     ):
         keeper = LeaseKeeper(election, acquire_lease(election), 5.0)

@@ -95,7 +95,7 @@ def test_a_handover_is_for_whom_it_names_and_for_a_while(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        closing(open_state(config.state.place)) as state,
+        closing(open_state(config.state.location)) as state,
         closing(CaptureElection(config, "a", state=state)) as a,
         closing(CaptureElection(config, "b", state=state)) as b,
         closing(CaptureElection(config, "c", state=state)) as c,
@@ -121,7 +121,7 @@ def test_a_handover_is_for_whom_it_names_and_for_a_while(
 
 def test_who_handed_over_may_lead_again_as_soon_as_another_has_led(config: Config) -> None:
     with (
-        closing(open_state(config.state.place)) as state,
+        closing(open_state(config.state.location)) as state,
         closing(CaptureElection(config, "a", state=state)) as a,
         closing(CaptureElection(config, "b", state=state)) as b,
     ):
@@ -143,7 +143,7 @@ def test_a_handover_has_its_time_from_when_the_lease_was_given_back(
 ) -> None:
     now = time.monotonic()
     with (
-        closing(open_state(config.state.place)) as state,
+        closing(open_state(config.state.location)) as state,
         closing(CaptureElection(config, "a", state=state)) as a,
     ):
         InstanceRegistration(state, "b", None).stand_by()
@@ -162,7 +162,7 @@ def test_a_handover_has_its_time_from_when_the_lease_was_given_back(
 
 def test_who_is_to_lead_by_name_takes_over_from_any_zone_at_once(config: Config) -> None:
     with (
-        closing(open_state(config.state.place)) as state,
+        closing(open_state(config.state.location)) as state,
         closing(CaptureElection(config, "near", state=state)) as near,
         closing(CaptureElection(config, "far", 2 * PATIENCE_S, state)) as far,
     ):
@@ -222,7 +222,7 @@ def test_captures_outside_the_preferred_zones_wait_if_the_lease_ends_while_they_
 
 
 def test_standbys_are_reported_until_they_lead_end_or_die(config: Config) -> None:
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         one, two = (
             InstanceRegistration(state, "one", "zone-a"),
             InstanceRegistration(state, "two", None),
@@ -243,7 +243,7 @@ def test_standbys_are_reported_until_they_lead_end_or_die(config: Config) -> Non
 
 
 def test_who_cannot_lead_says_why_and_is_no_standby(config: Config) -> None:
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         one = InstanceRegistration(state, "one", None)
         one.stand_by()
         one.stand_by(trouble="the server is down")

@@ -40,7 +40,7 @@ def test_channels_close_in_the_reverse_order_of_opening_whatever_one_raises(
         if error is not None:
             raise error
 
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         channels = Channels(config, state, SourceId("postgres", "1", "shop", 1), ())
         parts: dict[str, Any] = {
             "to Kafka": channels._kafka_notifications,

@@ -69,10 +69,10 @@ log:
     for state in ("", "state: {url: 'log:'}\n"):
         config = load(tmp_path, f"{_SOURCE}\n{log}{state}")
         assert str(config.state.url) == "log:s3://bucket/prefix"
-        assert config.state.place.reveal() == (
+        assert config.state.location.reveal() == (
             "log:s3://bucket/prefix?region=eu-central-1&secret_access_key=s3cret"
         )
-        assert str(config.state.place) == "log:s3://bucket/prefix?***"
+        assert str(config.state.location) == "log:s3://bucket/prefix?***"
         assert "s3cret" not in repr(config) + config.model_dump_json()
     (tmp_path / "data").mkdir()
     (tmp_path / "data/state.db").touch()
@@ -87,12 +87,14 @@ def test_options_of_a_state_store_are_secrets(tmp_path: Path) -> None:
         "  options: {user: me, password: 'a&${PGPASSWORD}=', tls: true}\n"
     )
     config = load(tmp_path, MINIMAL + state)
-    assert parse_place(config.state.place.reveal()).digest == "me:a&s3cret="
-    assert "s3cret" not in repr(config) + config.model_dump_json() + str(config.state.place)
+    assert parse_place(config.state.location.reveal()).digest == "me:a&s3cret="
+    assert "s3cret" not in repr(config) + config.model_dump_json() + str(config.state.location)
     assert pickle.loads(pickle.dumps(config)) == config
     url = "postgresql://me:${PGPASSWORD}@h1,h2/state?target_session_attrs=read-write"
     config = load(tmp_path, f"{MINIMAL}state: {{url: '{url}', options: {{sslmode: require}}}}\n")
-    assert config.state.place.reveal().endswith("?target_session_attrs=read-write&sslmode=require")
+    assert config.state.location.reveal().endswith(
+        "?target_session_attrs=read-write&sslmode=require"
+    )
     assert str(config.state.url) == "postgresql://me:***@h1,h2/state?***"
 
 

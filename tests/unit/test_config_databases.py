@@ -71,8 +71,8 @@ def test_every_store_keeps_states_apart(tmp_path: Path, log: str, state: str, ow
     )
     config = load_config(file)
     shop = tidelog.database_config(config, "shop")
-    assert shop.state.place.reveal() == own
-    assert shop.state.place != tidelog.database_config(config, "other").state.place
+    assert shop.state.location.reveal() == own
+    assert shop.state.location != tidelog.database_config(config, "other").state.location
     if state == "log:":
         assert own.startswith(f"log:{shop.log.path}?")
 
@@ -87,7 +87,7 @@ def test_databases_share_a_table_of_states_and_no_state(tmp_path: Path, options:
     group = tidelog.CaptureGroup([load_config(file)])
     spaces = set()
     for config in group.configs:
-        register = RowRegister(config.state.place.reveal(), "documents")
+        register = RowRegister(config.state.location.reveal(), "documents")
         assert register._table_name == ("ops.state" if options else "tidelog.state")
         spaces.add(register._space)
     assert spaces == {"documents/shop", "documents/other"}

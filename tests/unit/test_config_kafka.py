@@ -13,7 +13,7 @@ from tidelog.errors import ConfigError
 
 pytest.importorskip("confluent_kafka")
 
-from tidelog.app.base.channels import notification_place, signal_key, signal_place
+from tidelog.app.base.channels import notification_location, signal_key, signal_location
 
 SOURCE = "kind: postgres, url: 'postgresql://u@h/d', slot: tide"
 
@@ -24,7 +24,7 @@ def load(control: str, source: str = SOURCE) -> Config:
 
 
 def topic_and_key(config: Config) -> tuple[str | None, str]:
-    place = signal_place(config)
+    place = signal_location(config)
     return (None if place is None else place.topic, signal_key(config))
 
 
@@ -82,14 +82,14 @@ def test_what_can_not_be_is_reported(control: str, message: str) -> None:
 
 
 def test_a_topic_without_its_channel_gets_nothing() -> None:
-    assert notification_place(load("notification_kafka: {servers: 'k:9092', topic: t}")) is None
+    assert notification_location(load("notification_kafka: {servers: 'k:9092', topic: t}")) is None
 
 
 def test_settings_are_never_shown() -> None:
     kafka = "servers: 'k:9092', settings: {sasl.password: '${PASSWORD}', sasl.username: s3cret}"
     notes = f"notifications: [kafka], notification_kafka: {{topic: t, {kafka}}}"
     config = load(f"signal_kafka: {{{kafka}}}, {notes}")
-    places = [signal_place(config), notification_place(config)]
+    places = [signal_location(config), notification_location(config)]
     assert [place and place.given["sasl.password"] for place in places] == ["s3cret"] * 2
     shown = [repr(config), config.model_dump_json(), repr(places), str(settings_of(config))]
     assert "s3cret" not in "".join(shown)

@@ -20,6 +20,6 @@ def test_spark_starts_while_there_is_no_event_log(tmp_path: Path) -> None:
     config = parse_config(text, "here", tmp_path, {})
     stop = threading.Event()
     told: list[Any] = []
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         assert not _may_start(config, state, False, told.append, stop, stop.set)
     assert "holds no event log yet" in told[0]["reason"]

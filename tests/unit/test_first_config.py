@@ -11,7 +11,7 @@ from tidelog import cli
 from tidelog.app.sources.first_config import (
     FirstSource,
     config_text,
-    example_place,
+    example_location,
     output_kinds,
     read_output,
     read_source,
@@ -41,7 +41,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 def test_each_kind_of_output_makes_a_valid_file(kind: str, source: FirstSource) -> None:
     outputs = []
     for _ in range(2):
-        outputs.append(read_output(source, kind, example_place(kind, outputs), outputs))
+        outputs.append(read_output(source, kind, example_location(kind, outputs), outputs))
     text = config_text(source, ["a${b.*"], outputs)
     config = parse_config(text, "tidelog.yaml", Path(), secrets_of(source, outputs))
     assert [output.kind for output in config.outputs] == [kind, kind]
@@ -89,7 +89,7 @@ def test_a_variable_in_the_url_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="SHOP_PASSWORD is not set; export it"):
         read_source(url)
     monkeypatch.setenv("SHOP_PASSWORD", "x")
-    assert read_source(url).place.text == url
+    assert read_source(url).location.text == url
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_outputs_are_asked_for_until_they_are_valid(
     with terminal.isolation(input=answers) as (out, _, _):
         chosen = init._choose_outputs(source, None)
         screen = out.getvalue().decode()
-    assert [(each.name, each.place.text) for each in chosen] == [
+    assert [(each.name, each.location.text) for each in chosen] == [
         ("delta", "./data/lake"),
         ("iceberg", "./data/iceberg"),
         ("http", "https://u:${TIDELOG_HTTP_PASSWORD}@x/{table}"),

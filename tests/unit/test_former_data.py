@@ -74,7 +74,7 @@ def test_the_state_knows_the_dumps(former: Former) -> None:
     [progress] = found["running"]["tables"]
     assert progress["table"] == former.table
     assert 0 < progress["rows_read"] < 272
-    with closing(open_state(former.config.state.place)) as state:
+    with closing(open_state(former.config.state.location)) as state:
         assert state.get("log-generation") is not None
 
 

@@ -42,7 +42,7 @@ class Place:
         self.built.insert(self.schema, "1")
         self.built.flush()
         self.configure(FILES)
-        self.state = open_state(self.config.state.place)
+        self.state = open_state(self.config.state.location)
         self.end = self.built.log.latest_offset()
         self.commits = Commits(open_file_store(str(path / "files")), "files")
         self.publish(self.built.log.generation, self.end)

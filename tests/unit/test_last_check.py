@@ -46,7 +46,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def kept(config: Config) -> dict[str, Any] | None:
-    state = open_state(config.state.place)
+    state = open_state(config.state.location)
     try:
         return last_results.stored_check_summary(state, config)
     finally:
@@ -67,7 +67,7 @@ def test_captures_own_check_is_shown_until_another_one_is_stored(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     check.end()
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         state.put(STATUS_KEY, check.summary(), None)
     with StatusReader(config) as reader:
         found = reader.results()["checked"]
@@ -103,7 +103,7 @@ def test_a_check_by_root_leaves_no_files_of_root(config: Config, tmp_path: Path)
     kept(config)
     for place in (tmp_path, *tmp_path.iterdir()):
         os.chown(place, 65534, 65534)
-    with closing(open_state(config.state.place)) as state:  # then SQLite's other files stay
+    with closing(open_state(config.state.location)) as state:  # then SQLite's other files stay
         store_check_result(config, [finding("ok")])
         assert last_results.stored_check_summary(state, config) is not None
         assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
@@ -162,7 +162,7 @@ def test_results_of_the_last_configurations_alone_are_kept(config: Config, tmp_p
     kept(config)
     for number in range(last_results.CHECKS_KEPT + 3):
         store_check_result(configured(tmp_path, tables=f"t{number}.*"), [finding("ok")])
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         assert len(state.keys(last_results.CHECK_PREFIX)) == last_results.CHECKS_KEPT
 
 

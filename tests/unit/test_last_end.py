@@ -40,7 +40,7 @@ def test_a_process_that_ends_with_an_error_leaves_the_reason(
 ) -> None:
     config = configured(tmp_path)
     (tmp_path / "file").touch()
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         state.put("any", {}, None)
     assert ended(config) == {"capture": None, "pipelines": {}}
     with pytest.raises(UsageError, match="no file can be created"):
@@ -59,7 +59,7 @@ def test_a_state_store_that_is_not_there_is_not_created(tmp_path: Path) -> None:
 
 def test_an_end_is_of_no_interest_once_another_process_has_led(tmp_path: Path) -> None:
     config = configured(tmp_path)
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         state.put("any", {}, None)
         with pytest.raises(ValueError, match="secret"), storing_end(config, CAPTURE):
             raise ValueError("a secret of a row")
@@ -74,7 +74,7 @@ def test_an_end_is_of_no_interest_once_another_process_has_led(tmp_path: Path) -
 def test_an_end_without_an_error_removes_that_of_its_part_alone(tmp_path: Path) -> None:
     """As of a leader that is stopped: another process may have failed to start meanwhile."""
     config = configured(tmp_path)
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         state.put("any", {}, None)
     for part in (CAPTURE, PIPELINE + "shop"):
         with pytest.raises(ConfigError), storing_end(config, part):

@@ -86,7 +86,7 @@ def test_pipelines_have_leases_of_their_own(config: Config) -> None:
 def test_whoever_delivers_sees_that_another_is_to(config: Config) -> None:
     key, place = pipeline_lease_name("shop"), pipeline_prefix("shop")
     with (
-        closing(open_state(config.state.place)) as state,
+        closing(open_state(config.state.location)) as state,
         closing(PipelineElection(config, "a", state)) as a,
         closing(PipelineElection(config, "b", state)) as b,
     ):
@@ -109,7 +109,7 @@ def test_whoever_delivers_sees_that_another_is_to(config: Config) -> None:
 
 def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None:
     with (
-        closing(open_state(config.state.place)) as state,
+        closing(open_state(config.state.location)) as state,
         closing(PipelineElection(config, "host:1")) as election,
     ):
         lease = election.acquire()

@@ -24,7 +24,7 @@ def test_a_partition_is_no_captured_table(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
     for number, name in enumerate(("public.events", "public.events_2026"), 1):
         built.table(name, {"id": "int64"}, relation_id=number)
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         assert all(
             "captured" not in each for each in schemas(config).to_dict()["tables"]
         )  # not known

@@ -53,12 +53,12 @@ class CaptureGroup:
             raise ConfigError(f"on_failure is isolate or stop, not {on_failure!r}")
         given = [as_config(each) for each in configs]
         self.configs = [each for config in given for each in config_by_database(config).values()]
-        places = {
+        locations = {
             "log.path": [config.log.path for config in self.configs],
             # With the parts that its text would hide.
-            "state.url": [config.state.place.reveal() for config in self.configs],
+            "state.url": [config.state.location.reveal() for config in self.configs],
         }
-        for what, each in places.items():
+        for what, each in locations.items():
             if len(set(each)) != len(each):
                 raise ConfigError(f"two configurations have the same {what}: give each its own")
         self._pipelines = pipelines

@@ -141,15 +141,15 @@ class _DatabaseCopies:
         section, spark = self._section, self._spark
         output = self._output()
         try:
-            target, place = output.target_of(schema)
+            target, location = output.target_of(schema)
         finally:
             output.close()
-        copy_config = _as_source(self._config, section, place)
+        copy_config = _as_source(self._config, section, location)
 
         def copy_schema() -> TableSchema | None:
             catalogue = source_kind(copy_config).catalogue()
             try:
-                shape = catalogue.shape(place)
+                shape = catalogue.shape(location)
             finally:
                 catalogue.close()
             return None if shape is None else shape.schema
@@ -160,7 +160,7 @@ class _DatabaseCopies:
 
         def request(schema_of_copy: TableSchema, part: Range) -> ChunkRequest:
             after, upto = part if schema_of_copy.match_key == target.key else (None, None)
-            return ChunkRequest(place, after=after, upto=upto)
+            return ChunkRequest(location, after=after, upto=upto)
 
         def frame(part: Range) -> DataFrame | None:
             schema_of_copy = copy_schema()
@@ -264,8 +264,8 @@ def _with_source_digits(
     return rows
 
 
-def _as_source(config: Config, section: DatabaseSection, place: TableName) -> Config:
-    options = {"kind": section.kind, "url": section.url, "tables": [str(place)]}
+def _as_source(config: Config, section: DatabaseSection, location: TableName) -> Config:
+    options = {"kind": section.kind, "url": section.url, "tables": [str(location)]}
     source = SOURCES[section.kind].model_validate(options)
     return config.model_copy(update={"source": source})
 
@@ -465,8 +465,8 @@ class ComparedSource:
             self._kind.digests() for _ in range(min(2, config.dump.parallelism))
         ]
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
-        exists = state_exists(config.state.place)
-        self.state = open_state(config.state.place) if exists else None
+        exists = state_exists(config.state.location)
+        self.state = open_state(config.state.location) if exists else None
         self._max_wait_s = CATCH_UP_S
         self._poll_s = PAID_POLL_EVERY_S if is_url(self._path) else POLL_EVERY_S
         self.on_stage: Callable[[TableName, str], None] = lambda _table, _stage: None

@@ -189,13 +189,13 @@ def _choose_tables(
 
 
 def _choose_outputs(source: FirstSource, given: list[str] | None) -> list[FirstOutput]:
-    from tidelog.app.sources.first_config import example_place, output_kinds, read_output
+    from tidelog.app.sources.first_config import example_location, output_kinds, read_output
 
     kinds = output_kinds()
     usual = next(iter(kinds))
     outputs: list[FirstOutput] = []
     if given or not _can_ask():
-        for each in given or [f"{usual}={example_place(usual, [])}"]:
+        for each in given or [f"{usual}={example_location(usual, [])}"]:
             kind, _, place = each.partition("=")
             try:
                 outputs.append(read_output(source, kind, place, outputs))
@@ -217,9 +217,9 @@ def _choose_outputs(source: FirstSource, given: list[str] | None) -> list[FirstO
 
 
 def _ask_output(source: FirstSource, kind: str, others: Sequence[FirstOutput]) -> FirstOutput:
-    from tidelog.app.sources.first_config import example_place, output_kinds, read_output
+    from tidelog.app.sources.first_config import example_location, output_kinds, read_output
 
-    option, example = output_kinds()[kind], example_place(kind, others)
+    option, example = output_kinds()[kind], example_location(kind, others)
 
     def valid(text: str) -> str:
         read_output(source, kind, text, others)

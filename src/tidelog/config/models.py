@@ -37,7 +37,7 @@ from tidelog.kinds.sections import (
     Bytes,
     Duration,
     LocalPath,
-    LogPlace,
+    LogLocation,
     Milliseconds,
     OneOf,
     RemoteUrl,
@@ -282,7 +282,7 @@ LEASE_S, PAID_LEASE_S = 10.0, 30.0
 class Log(Section):
     """The event log."""
 
-    path: LogPlace = Field(
+    path: LogLocation = Field(
         description="Directory of the segments, or where they are on an object store: "
         "`s3://bucket/prefix`, `gs://…`, `az://…`.",
         examples=["./data/log"],
@@ -365,7 +365,7 @@ class State(Section):
         return options
 
     @property
-    def place(self) -> StateUrl:
+    def location(self) -> StateUrl:
         """The URL with the options, for `tidelog.state.opening`."""
         return _with_options(self.url, self.options)
 
@@ -465,7 +465,7 @@ class PipelineOptions(Section):
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
         description="Pipelines that read one event log need different names.",
     )
-    checkpoint: LogPlace = Field(
+    checkpoint: LogLocation = Field(
         default="./data/checkpoint",
         description="Directory, or URL of an object store, for a second copy of each "
         "output's progress: it shows that an output is ahead of a restored event log. It may "
@@ -604,10 +604,10 @@ class Config(Section):
         """The options in the file whose text came from ``${…}``, and may be secret."""
         return self._from_variables
 
-    def with_variables(self, places: Iterable[tuple[str | int, ...]]) -> Self:
+    def with_variables(self, locations: Iterable[tuple[str | int, ...]]) -> Self:
         """Return a copy with these as `from_variables`."""
         config = self.model_copy()
-        config._from_variables = frozenset(places)
+        config._from_variables = frozenset(locations)
         return config
 
     @property
@@ -615,11 +615,11 @@ class Config(Section):
         """How long the lease lasts, and how often it is renewed, in seconds."""
         given = self.capture.lease_ms
         lease_s = (
-            (PAID_LEASE_S if pays_per_request(self.state.place) else LEASE_S)
+            (PAID_LEASE_S if pays_per_request(self.state.location) else LEASE_S)
             if given is None
             else given / 1000
         )
-        return lease_s, lease_s / (RENEWALS if pays_per_request(self.state.place) else 4)
+        return lease_s, lease_s / (RENEWALS if pays_per_request(self.state.location) else 4)
 
     @model_validator(mode="after")
     def _check_several_databases(self) -> Config:

@@ -213,7 +213,7 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "examples": ["7d", "12h"]}),
 ]
 StorageOption = Annotated[SecretStr, BeforeValidator(as_text)]
-LogPlace = Annotated[str, BeforeValidator(str), AfterValidator(_log_location)]
+LogLocation = Annotated[str, BeforeValidator(str), AfterValidator(_log_location)]
 LocalPath = Annotated[Path, AfterValidator(_resolve_path)]
 LibrdkafkaSettings = Annotated[
     dict[str, SecretStr],

@@ -90,8 +90,8 @@ class LogBackend:
     """Each request costs money."""
 
     def normalize_url(self, url: str, base: Path) -> str:
-        place = url.removeprefix(SCHEME).partition("?")[0]
-        if place and not is_url(place):
+        location = url.removeprefix(SCHEME).partition("?")[0]
+        if location and not is_url(location):
             raise ValueError(
                 "log: keeps the state beside an event log on an object store; with the log in a "
                 "directory use sqlite:///path/to/state.db"
@@ -121,10 +121,10 @@ def _storage(url: str) -> ObjectStorage:
     check_installed("obstore")  # first, as in `storage_at`
     from tidelog.eventlog.object_storage import ObjectStorage
 
-    place, _, query = url.removeprefix(SCHEME).partition("?")
-    if not place:
+    location, _, query = url.removeprefix(SCHEME).partition("?")
+    if not location:
         raise ConfigError("state.url: log: has a place only in a configuration with an event log")
-    below = f"{place.rstrip('/')}/state"
+    below = f"{location.rstrip('/')}/state"
     return ObjectStorage(below, _PATIENCE | options_of(below) | dict(parse_qsl(query)))
 
 

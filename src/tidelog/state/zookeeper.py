@@ -47,7 +47,7 @@ _RIGHT_LETTERS: Final = frozenset("cdrwa")
 
 
 @dataclass(frozen=True)
-class Place:
+class ZooKeeperLocation:
     """The location of the state, and the options of the connection."""
 
     hosts: str
@@ -102,7 +102,7 @@ class Place:
         return [("auth", "", "cdrwa")] if known else [("world", "anyone", "cdrwa")]
 
 
-def parse(url: str) -> Place:
+def parse(url: str) -> ZooKeeperLocation:
     """Parse the URL. Raises ValueError, which shows nothing of it."""
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
@@ -117,13 +117,13 @@ def parse(url: str) -> Place:
         raise ValueError(EXPECTED)
     if any(part in ("", ".", "..", "zookeeper") for part in plain.split("/")):
         raise ValueError(f"{EXPECTED}; the path has a part that ZooKeeper does not take")
-    place = Place(hosts, f"/{plain}", options)
-    _check(place)
-    return place
+    location = ZooKeeperLocation(hosts, f"/{plain}", options)
+    _check(location)
+    return location
 
 
-def _check(place: Place) -> None:
-    options = place.options
+def _check(location: ZooKeeperLocation) -> None:
+    options = location.options
     unknown = sorted(set(options) - set(_KNOWN))
     if unknown:
         raise ValueError(f"unknown option {unknown[0]!r}; known are {', '.join(_KNOWN)}")
@@ -135,14 +135,14 @@ def _check(place: Place) -> None:
         if options.get(name, "true") not in ("true", "false"):
             raise ValueError(f"options.{name}: expected true or false")
     try:
-        good = 1 <= place.session_timeout_s <= 60
+        good = 1 <= location.session_timeout_s <= 60
     except ValueError:
         good = False
     if not good:
         raise ValueError("options.session_timeout_s: expected a number of seconds, 1 to 60")
     if "tls_key" in options and "tls_certificate" not in options:
         raise ValueError("options.tls_key: tls_certificate is missing")
-    _ = place.acl
+    _ = location.acl
 
 
 def _host(text: str) -> bool:
@@ -199,9 +199,9 @@ _Begin = Callable[[KazooClient], Any]
 class ZooKeeperConnection:
     """Keeps one session at a time, opened by the first request. Thread-safe."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.acl = [_acl(*entry) for entry in place.acl]
+    def __init__(self, location: ZooKeeperLocation) -> None:
+        self.location = location
+        self.acl = [_acl(*entry) for entry in location.acl]
         self._lock = threading.Lock()
         self._client: KazooClient | None = None
         self._is_connected = threading.Event()
@@ -250,17 +250,17 @@ class ZooKeeperConnection:
         )
 
     def _begin(self) -> KazooClient:
-        place = self.place
-        if place.sasl is not None:
+        location = self.location
+        if location.sasl is not None:
             check_installed("puresasl")
         client = KazooClient(
-            hosts=place.hosts,
-            timeout=place.session_timeout_s,
-            auth_data=[] if place.digest is None else [("digest", place.digest)],
-            sasl_options=place.sasl,
+            hosts=location.hosts,
+            timeout=location.session_timeout_s,
+            auth_data=[] if location.digest is None else [("digest", location.digest)],
+            sasl_options=location.sasl,
             connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2},
             logger=_logger,
-            **place.tls,
+            **location.tls,
         )
         self._is_connected = client.start_async()
         return client
@@ -280,7 +280,7 @@ class ZooKeeperConnection:
             raise silent(f"no answer from {self._where()} ({type(error).__name__})") from None
         except refusals.NoAuthError:
             raise ConfigError(
-                f"{self._where()} refuses access below {self.place.path}: its nodes have an ACL "
+                f"{self._where()} refuses access below {self.location.path}: its nodes have an ACL "
                 "for another user, or none was given"
             ) from None
         except refusals.InvalidACLError:
@@ -294,7 +294,7 @@ class ZooKeeperConnection:
             ) from None
 
     def _where(self) -> str:
-        return f"ZooKeeper at {self.place.hosts}"
+        return f"ZooKeeper at {self.location.hosts}"
 
 
 class NodeRegister:
@@ -302,7 +302,7 @@ class NodeRegister:
 
     def __init__(self, connection: ZooKeeperConnection, folder: str) -> None:
         self._connection = connection
-        self._path = connection.place.path
+        self._path = connection.location.path
         self._folder = folder
 
     def read(self, name: str) -> tuple[bytes, Any] | None:

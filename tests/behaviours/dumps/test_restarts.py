@@ -202,7 +202,7 @@ def test_lost_log_with_when_needed_dumps_again(make: Make) -> None:
     dumped.check()
     assert [e for e in dumped.events() if e.control and e.control["type"] == "gap"]
     dumped.stop()
-    state = open_state(dumped.config.state.place)  # what an alert rests on, also after a restart
+    state = open_state(dumped.config.state.location)  # what an alert rests on, also after a restart
     passed = state.get(PASSED_KEY)
     state.close()
     assert passed is not None

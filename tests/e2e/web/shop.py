@@ -119,7 +119,7 @@ class Shop:
     def delivers(self, pipeline: str) -> None:
         """Note what a pipeline's process notes when it begins to lead; this one then ends."""
         leader = Leader("db-host:77", 1, "", unix_ms())
-        with closing(open_state(self.config.state.place)) as state:
+        with closing(open_state(self.config.state.location)) as state:
             state.put(PIPELINE_PREFIX + pipeline, asdict(leader), None)
 
     def end(self) -> None:

@@ -124,7 +124,7 @@ def test_pictures(busy: Shop, new_page: Open, tmp_path: Path) -> None:
         sql.execute(b"""DO $$ BEGIN EXECUTE (SELECT format('DROP TABLE %I', relname) FROM pg_class
             WHERE relname LIKE '<img%' AND relkind = 'r'); END $$""")
         sql.execute(b"ANALYZE")
-    with closing(open_state(busy.config.state.place)) as state:
+    with closing(open_state(busy.config.state.location)) as state:
         remember(state, busy.config)
     busy.capture()
     wait_for(lambda: busy.role() == "leader", "no capture leads")

@@ -107,7 +107,7 @@ def make_trouble(shop: Shop) -> None:
         TableComparison("copy", f"public.t{at:02}", at not in (1, 2), rows=300)
         for at in range(TABLES)
     ]
-    with closing(open_state(shop.config.state.place)) as state:
+    with closing(open_state(shop.config.state.location)) as state:
         last_results.store_results(state, reports, whole=True)
     slowly = SetDumpOptions(rows_per_second=60, chunk_rows=20)
     for command in (

@@ -156,7 +156,7 @@ def test_operations_are_counted_by_table_and_kind(
     monkeypatch.setattr(activity, "BUCKET_S", 2)  # of the capture, which is in this process
 
     def counted() -> list[int]:
-        with closing(open_state(shop.config.state.place)) as state:
+        with closing(open_state(shop.config.state.location)) as state:
             stored = state.get(activity.ACTIVITY_KEY)
         tables = [] if stored is None else stored.value["tables"]
         assert "hunter2" not in json.dumps(tables)

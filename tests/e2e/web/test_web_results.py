@@ -62,7 +62,7 @@ def fill(state: StateStore, config: Config) -> None:
 def port(tmp_path: Path) -> Iterator[int]:
     """Of a page over a Tidelog whose database is away, and which nothing captures."""
     config = Shop(tmp_path, "postgresql://127.0.0.1:1/none").config
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         fill(state, config)
     stop, urls, found = threading.Event(), list[str](), free_port()
     thread = threading.Thread(

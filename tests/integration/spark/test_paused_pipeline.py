@@ -56,7 +56,7 @@ def test_it_stays_paused_over_restarts_until_it_is_resumed(spark: Any, pipeline:
     del spark  # runs in this process
     config = pipeline.config
     pipeline.write(5)
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         with delivering(pipeline):
             pipeline.wait_for(lambda: len(pipeline.events()) == 5)
             pause(state, KEY, "ops@db1")

@@ -467,7 +467,7 @@ def test_rows_that_may_pass_a_filter_are_asked_for_before_the_batch_is_written(
     batch = batch_of(log, records.cut, log.latest_offset())
     session.FilteredRows(config, spark, log)(output, batch)
     output.close()
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         (name,) = state.keys("commands/")
         document = state.get(name)
         assert document is not None

@@ -503,7 +503,7 @@ class CaptureTask:
             "steps": steps,
             "starting_offset": starting_offset,
         }
-        opened = partial(open_state, config.state.place)
+        opened = partial(open_state, config.state.location)
         members = GroupMembers(opened, name, config.renewal_s[0])
         self._reader: LogTask
         if group is not None:

@@ -151,8 +151,8 @@ class Notifier:
             if self._append_control is not None:
                 value = {"type": "notification", "notification": item.to_json()}
                 self._attempt("eventlog", partial(self._append, value))
-            for place, callback in enumerate(self._callbacks):
-                self._attempt(f"callback {place}", partial(callback, item))
+            for location, callback in enumerate(self._callbacks):
+                self._attempt(f"callback {location}", partial(callback, item))
 
     def _append(self, value: dict[str, Any]) -> None:
         assert self._append_control is not None
@@ -222,22 +222,22 @@ def signal_key(config: Config) -> str:
     return (section and section.key) or config.source.connector
 
 
-def signal_place(config: Config) -> KafkaTopic | None:
+def signal_location(config: Config) -> KafkaTopic | None:
     """Return the topic of ``control.signal_kafka``; None: there is none."""
     section = config.control.signal_kafka
     if section is None:
         return None
-    return _place(section, section.topic or f"{signal_key(config)}-signal")
+    return _location(section, section.topic or f"{signal_key(config)}-signal")
 
 
-def notification_place(config: Config) -> KafkaTopic | None:
+def notification_location(config: Config) -> KafkaTopic | None:
     """Return the topic for notifications; None: there is none."""
     section = config.control.notification_kafka
     wanted = "kafka" in config.control.notifications
-    return _place(section, section.topic) if section is not None and wanted else None
+    return _location(section, section.topic) if section is not None and wanted else None
 
 
-def _place(section: KafkaChannel, topic: str) -> KafkaTopic:
+def _location(section: KafkaChannel, topic: str) -> KafkaTopic:
     from tidelog.control.channels.kafka import KafkaTopic
 
     given = {name: value.get_secret_value() for name, value in section.settings.items()}
@@ -286,7 +286,7 @@ class Channels:
         self._kafka = self._signals_from_kafka(intake)
         self._handler: CommandHandler | None = None
         self._schedule: DumpSchedule | None = None
-        self._poll_interval_s = poll_interval_s(config.state.place)
+        self._poll_interval_s = poll_interval_s(config.state.location)
         self._poll_at = 0.0
 
     def notify(self, notification: Notification) -> None:
@@ -384,13 +384,13 @@ class Channels:
                     closing.callback(each.close)
 
     def _signals_from_kafka(self, intake: SignalIntake) -> KafkaSignals | None:
-        section, place = self._config.control.signal_kafka, signal_place(self._config)
-        if section is None or place is None:
+        section, location = self._config.control.signal_kafka, signal_location(self._config)
+        if section is None or location is None:
             return None
         from tidelog.control.channels.kafka import KafkaSignals
 
         return KafkaSignals(
-            place,
+            location,
             key=signal_key(self._config),
             begin=section.begin,
             state=self._state,
@@ -398,12 +398,12 @@ class Channels:
         )
 
     def _notifications_to_kafka(self) -> KafkaNotifications | None:
-        place = notification_place(self._config)
-        if place is None:
+        location = notification_location(self._config)
+        if location is None:
             return None
         from tidelog.control.channels.kafka import KafkaNotifications
 
-        return KafkaNotifications(place)
+        return KafkaNotifications(location)
 
     def _append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
         if self._append is not None:

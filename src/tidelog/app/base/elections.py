@@ -98,7 +98,7 @@ class LogElection:
         self._handicap_s = handicap_s
         # Where requests cost money, no more often than the lease election polls.
         self._poll_every_s = (
-            config.renewal_s[0] * POLL_SHARE if pays_per_request(config.state.place) else 0.0
+            config.renewal_s[0] * POLL_SHARE if pays_per_request(config.state.location) else 0.0
         )
         self._poll_at = 0.0
         self._free_since: float | None = None
@@ -284,7 +284,7 @@ class LogElection:
 
     def _open(self, first_epoch: int) -> Election:
         return open_election(
-            self._config.state.place,
+            self._config.state.location,
             self._name,
             self._holder,
             self._config.renewal_s[0],

@@ -150,9 +150,9 @@ def _without_secrets(value: Any) -> Any:
 
 def store_check_summary(config: Config, result: Mapping[str, Any]) -> None:
     """Store a `check_summary`, if there is a state store; check creates none. Raises StateError."""
-    if not state_exists(config.state.place):
+    if not state_exists(config.state.location):
         return
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         state.put(check_key(config), dict(result), None)
         stored = {key: state.get(key) for key in state.keys(CHECK_PREFIX)}
         ages = {key: each.value["at_ms"] for key, each in stored.items() if each is not None}
@@ -230,8 +230,8 @@ def _forget(state: StateStore, key: str) -> None:
 def _in_state(config: Config, work: Callable[[StateStore], object]) -> None:
     def run() -> None:
         with suppress(TidelogError, OSError):
-            if state_exists(config.state.place):
-                with closing(open_state(config.state.place)) as state:
+            if state_exists(config.state.location):
+                with closing(open_state(config.state.location)) as state:
                     work(state)
 
     thread = threading.Thread(target=run, name="tidelog-store-end", daemon=True)

@@ -52,17 +52,17 @@ def event_log_path(config: Config) -> str:
     return config.log.path
 
 
-def log_copy_id(place: str) -> str:
+def log_copy_id(location: str) -> str:
     """Return a short hash that differs between an event log and its copies; empty: no log.
 
     A copy has the same generation, so the hash is of the log's URL, or of its file's inode and
     change time: a copy may keep the other times and the inode, but not the change time as well. It
     is the same on every host that sees this log.
     """
-    identity = place.rstrip("/")
-    if not is_url(place):
+    identity = location.rstrip("/")
+    if not is_url(location):
         try:
-            status = (Path(place) / LOG_FILE).stat()
+            status = (Path(location) / LOG_FILE).stat()
         except OSError:
             return ""
         identity = f"{status.st_ino} {status.st_ctime_ns}"
@@ -117,7 +117,7 @@ def start_offset(state: StateStore) -> int:
 def local_directories(config: Config) -> dict[str, Path]:
     """Return, by option, the directories of this host in which event log and state are written."""
     found = {} if is_url(config.log.path) else {"log.path": Path(config.log.path)}
-    state = state_path(config.state.place)
+    state = state_path(config.state.location)
     if state is not None:
         found["state.url"] = state if state.is_dir() else state.parent
     return found
@@ -138,11 +138,11 @@ def check_local_paths(config: Config) -> None:
 def read_at_startup(config: Config, state: StateStore) -> bool:
     """Return whether there is an event log. Raises the errors of the log and the state store."""
     state.get(STATUS_KEY)
-    place = event_log_path(config)
-    if EventLog.exists(place):
+    location = event_log_path(config)
+    if EventLog.exists(location):
         return True
     # in a bucket that does not exist, every object seems to be missing
-    Consumers(storage_at(place)).all()
+    Consumers(storage_at(location)).all()
     return False
 
 

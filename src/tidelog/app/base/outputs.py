@@ -42,21 +42,21 @@ def pipeline_consumers(config: Config, log: EventLog) -> Consumers:
     event log that is in it, else from the environment. Raises UsageError if they are wrong, or the
     directory can't be created.
     """
-    place = f"{config.pipeline.checkpoint}/{log.generation}"
-    if is_object_store(place):
+    location = f"{config.pipeline.checkpoint}/{log.generation}"
+    if is_object_store(location):
         try:
-            provide_options(place, store_options(place, config.pipeline.conf))
+            provide_options(location, store_options(location, config.pipeline.conf))
         except ValueError as error:
             raise UsageError(f"pipeline.checkpoint: {error}") from error
     else:
         try:
-            Path(place).mkdir(parents=True, exist_ok=True)
+            Path(location).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"pipeline.checkpoint: {place} can't be created ({error.strerror}): name a "
+                f"pipeline.checkpoint: {location} can't be created ({error.strerror}): name a "
                 "directory that can be written"
             ) from error
-    return Consumers(log.storage, storage_at(place))
+    return Consumers(log.storage, storage_at(location))
 
 
 _VERSION = "5:"  # of digests: those of other versions are not compared with ours
@@ -67,7 +67,7 @@ def destinations(config: Config) -> dict[str, Destination]:
     return {section.name: _destination(section) for section in config.outputs}
 
 
-def check_places(config: Config) -> None:
+def check_locations(config: Config) -> None:
     """Raise ConfigError if an output writes to another one's place, or has moved."""
     log = EventLog.open(event_log_path(config))
     check_apart(config, log.schemas.tables())
@@ -114,7 +114,7 @@ def check_not_moved(config: Config, log: EventLog) -> None:
     former = {} if consumer is None else {**consumer.former, **consumer.destinations}
     for output, its in destinations(config).items():
         before = former.get(output)
-        if before is None or not before.place.startswith(_VERSION) or _same_place(before, its):
+        if before is None or not before.place.startswith(_VERSION) or _same_location(before, its):
             continue
         raise ConfigError(
             f"output {output} wrote to another place before, and would resume at that place's "
@@ -125,7 +125,7 @@ def check_not_moved(config: Config, log: EventLog) -> None:
         )
 
 
-def _same_place(one: Destination, other: Destination) -> bool:
+def _same_location(one: Destination, other: Destination) -> bool:
     return one.place == other.place and _same_cluster(one, other)
 
 
@@ -140,7 +140,7 @@ def _overlap(one: Destination, other: Destination, tables: Collection[TableName]
     """
     if set(one.also) & set(other.also) and _same_cluster(one, other):
         return True
-    if not _same_place(one, other) or one.now != other.now:
+    if not _same_location(one, other) or one.now != other.now:
         return False
     if one.routes == other.routes and overlap(one.tables, other.tables):
         return True
@@ -169,9 +169,9 @@ def _destination(section: OutputSection) -> Destination:
     )
 
 
-def _digest(place: Any) -> str:
+def _digest(location: Any) -> str:
     """Return a digest that differs between places and reveals nothing: others may read it."""
-    return hashlib.sha256(json.dumps(place, default=str).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(location, default=str).encode()).hexdigest()[:32]
 
 
 class _OwnedState(LeasedState):
@@ -211,7 +211,7 @@ def make_output(
     """Open one output. Raises MissingExtraError."""
 
     def open_leased_state() -> StateStore:
-        state = open_state(config.state.place)
+        state = open_state(config.state.location)
         if lease is None:
             return state
         led = fenced(state, pipeline_lease_name(config.pipeline.name), lease.epoch)

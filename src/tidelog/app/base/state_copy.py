@@ -123,7 +123,7 @@ def _leading(
 def _location(text: str, load: Load) -> StateUrl:
     path = Path(text)
     if path.suffix in (".yaml", ".yml") or path.is_file():
-        return load(path).state.place
+        return load(path).state.location
     try:
         return StateUrl(checked_url(text, Path.cwd()))
     except ValueError as error:

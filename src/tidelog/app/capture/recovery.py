@@ -128,7 +128,7 @@ def reset_plan(config: Config) -> ResetPlan:
         UsageError: a capture leads, or nothing was ever captured.
     """
     log_exists = EventLog.exists(event_log_path(config))
-    with closing(ReadOnlyStateStore(config.state.place)) as state:
+    with closing(ReadOnlyStateStore(config.state.location)) as state:
         if not log_exists and state.get(GENERATION_KEY) is None:
             raise UsageError(
                 f"{event_log_path(config)} holds no event log: there is nothing to reset"
@@ -156,7 +156,7 @@ def reset_plan(config: Config) -> ResetPlan:
 
 
 def _leader(config: Config) -> str | None:
-    with closing(open_election(config.state.place, LEASE_NAME, "reset", 10)) as election:
+    with closing(open_election(config.state.location, LEASE_NAME, "reset", 10)) as election:
         return election.leader()
 
 
@@ -176,7 +176,7 @@ def reset(config: Config) -> None:
     event log is lost, it creates a new one. Raises UsageError as `reset_plan` does.
     """
     reset_plan(config)
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         state.put(CONSENT_KEY, {"at_ms": unix_ms()}, None)
 
 

@@ -94,7 +94,7 @@ KEYS: Final = (
 
 def prefetch_start_state(state: StateStore, config: Config, kind: SourceKind) -> StateStore:
     """Return ``state``, with the documents prefetched that a start reads."""
-    if not pays_per_request(config.state.place):
+    if not pays_per_request(config.state.location):
         return state
     of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a plugin may not have it
     return PrefetchingStateStore(state, (*KEYS, *of_source), [DUMP_PREFIX, f"{REFETCH_KEY}/"])
@@ -257,7 +257,7 @@ class Capture(BackgroundService):
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
         """Give a command to whichever capture of this configuration leads; None: it waits still."""
-        with closing(open_state(self.config.state.place)) as state:
+        with closing(open_state(self.config.state.location)) as state:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)
 
@@ -271,7 +271,7 @@ class Capture(BackgroundService):
         source.prepare()
         check_channels(config)
         check_local_paths(config)
-        state = open_state(config.state.place)
+        state = open_state(config.state.location)
         _, every_s = config.renewal_s
         log_handle = StandbyLogPoller(event_log_path(config), lambda: election.release_announced)
         election = CaptureElection(
@@ -437,7 +437,7 @@ class Capture(BackgroundService):
                 maintain=maintenance.act,
                 on_status=on_status,
                 activity=activity,
-                poll_interval_s=poll_interval_s(config.state.place),
+                poll_interval_s=poll_interval_s(config.state.location),
             ),
             watch=partial(
                 self._watch,
@@ -542,7 +542,7 @@ class Capture(BackgroundService):
     @property
     def _store(self) -> str:
         """For people: the kind of state store, and which host asks."""
-        return f"{self.config.state.place.reveal().partition(':')[0]} as of {self.holder}"
+        return f"{self.config.state.location.reveal().partition(':')[0]} as of {self.holder}"
 
 
 def run_capture(

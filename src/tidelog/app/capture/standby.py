@@ -92,9 +92,9 @@ class StandbyLogPoller(StandbyWork):
             often.
     """
 
-    def __init__(self, place: str, release_announced: Callable[[], bool]) -> None:
+    def __init__(self, location: str, release_announced: Callable[[], bool]) -> None:
         super().__init__("tidelog-log-handle", AFTER_S)
-        self._place = place
+        self._location = location
         self._release_announced = release_announced
         self._lock = threading.Lock()
         self._log: EventLog | None = None
@@ -104,8 +104,8 @@ class StandbyLogPoller(StandbyWork):
     def log(self) -> EventLog | None:
         """Return the log, as last read; None: there is none yet."""
         with self._lock:
-            if self._log is None and EventLog.exists(self._place):
-                self._log = EventLog.open(self._place)
+            if self._log is None and EventLog.exists(self._location):
+                self._log = EventLog.open(self._location)
             return self._log
 
     def current(self) -> EventLog | None:

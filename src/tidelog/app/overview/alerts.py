@@ -263,7 +263,9 @@ class AlertWatch:
         self._is_sender = False
         self._failing: set[str] = set()
         self._closed = threading.Event()
-        self._every_s = PAID_POLL_EVERY_S if pays_per_request(config.state.place) else POLL_EVERY_S
+        self._every_s = (
+            PAID_POLL_EVERY_S if pays_per_request(config.state.location) else POLL_EVERY_S
+        )
         self._thread = threading.Thread(target=self._watch, name="tidelog-alerts", daemon=True)
 
     def start(self) -> None:

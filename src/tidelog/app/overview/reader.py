@@ -237,7 +237,7 @@ class StatusReader:
 
     def __init__(self, config: Config, *, log_every_s: float = 0.0) -> None:
         self._config = config
-        self._store = ReadOnlyStateStore(config.state.place)
+        self._store = ReadOnlyStateStore(config.state.location)
         self._state: StateStore = self._store
         self._elections: dict[str, Election] = {}
         self._log: EventLog | None = None
@@ -353,10 +353,10 @@ class StatusReader:
         if self._log is not None and now < self._log_due and not at_once:
             return self._log_status
         self._log_due = now + self._log_every_s
-        place = event_log_path(self._config)
+        location = event_log_path(self._config)
         try:
             if self._log is None:
-                self._log = EventLog.open(place) if EventLog.exists(place) else None
+                self._log = EventLog.open(location) if EventLog.exists(location) else None
             if self._log is not None:
                 self._log_status = self._read_log(self._log)
         except EventLogError:
@@ -405,7 +405,7 @@ class StatusReader:
 
     def _election(self, lease: str) -> Election:
         if lease not in self._elections:
-            self._elections[lease] = open_election(self._config.state.place, lease, "status", 10)
+            self._elections[lease] = open_election(self._config.state.location, lease, "status", 10)
         return self._elections[lease]
 
 

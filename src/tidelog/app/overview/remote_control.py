@@ -75,8 +75,8 @@ class StatusFeed:
     """
 
     def __init__(self, config: Config) -> None:
-        self.poll_interval_s = max(_POLL_EVERY_S, poll_interval_s(config.state.place))
-        self.pays_per_request = pays_per_request(config.state.place)
+        self.poll_interval_s = max(_POLL_EVERY_S, poll_interval_s(config.state.location))
+        self.pays_per_request = pays_per_request(config.state.location)
         self._reader = StatusReader(config, log_every_s=max(_LOG_EVERY_S, self.poll_interval_s))
         self._log_status: dict[str, Any] = {"outputs": []}
 
@@ -108,12 +108,12 @@ COMMAND_S: Final = 10.0
 
 def command_timeout_s(config: Config) -> float:
     """Return a timeout in seconds in which a leader reads and handles a command."""
-    return max(COMMAND_S, 2 * poll_interval_s(config.state.place))
+    return max(COMMAND_S, 2 * poll_interval_s(config.state.location))
 
 
 def send_command(config: Config, command: Command, *, timeout_s: float) -> Outcome:
     """Send a command to the leader; return its outcome, or that it still waits."""
-    state = open_state(config.state.place)
+    state = open_state(config.state.location)
     try:
         mailbox = Mailbox(state)
         command_id = mailbox.send(command)
@@ -141,10 +141,10 @@ def hand_over(
         WaitTimeoutError: it took longer than ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
-    if not state_exists(config.state.place):
+    if not state_exists(config.state.location):
         raise UsageError("no capture has run here: there is no state store yet")
     lease = LEASE_NAME if pipeline is None else pipeline_lease_name(pipeline)
-    election = open_election(config.state.place, lease, "handover", 10)
+    election = open_election(config.state.location, lease, "handover", 10)
     try:
         leader = election.leader()
         if leader is None and pipeline is not None:
@@ -154,7 +154,7 @@ def hand_over(
         if pipeline is None:
             _request_handover(config, leader, to, timeout_s)
         else:
-            with closing(open_state(config.state.place)) as state:
+            with closing(open_state(config.state.location)) as state:
                 request_handover(state, lease, pipeline_prefix(pipeline), leader, to)
         while time.monotonic() < deadline:
             new_leader = election.leader()
@@ -185,7 +185,7 @@ def forget_engine(config: Config, name: str) -> ForgottenEngine:
     """
     consumers = Consumers(EventLog.open(event_log_path(config)).storage)
     consumer = consumers.find(name)
-    with closing(open_state(config.state.place)) as state:
+    with closing(open_state(config.state.location)) as state:
         document = state.get(f"{ENGINE_GROUPS}{name}")
         if consumer is None and document is None:
             known = ", ".join(each.name for each in consumers.all() if each.engine) or "none"
@@ -215,7 +215,7 @@ def _has_ended(processes: dict[str, Any], holder: str) -> bool:
 
 def failed_ranges(config: Config) -> list[FailedRange]:
     """Return key ranges ``(low, high]`` that dumps could not read; they have key values."""
-    state = ReadOnlyStateStore(config.state.place)
+    state = ReadOnlyStateStore(config.state.location)
     try:
         ranges = []
         for name in state.keys(DUMP_PREFIX):
@@ -269,7 +269,7 @@ def dump_wait(
     blocks: list[dict[str, Any]] = []
     check_at = 0.0
     interval_s = _wait_interval_s(config, 0.1)
-    state = ReadOnlyStateStore(config.state.place)
+    state = ReadOnlyStateStore(config.state.location)
     try:
         while deadline is None or time.monotonic() < deadline:
             asked_for = Mailbox(state).has_command_for(dump_id)
@@ -280,7 +280,7 @@ def dump_wait(
                 if dump.finished:
                     blocks = []
                 elif time.monotonic() >= check_at:
-                    check_at = time.monotonic() + max(1.0, poll_interval_s(config.state.place))
+                    check_at = time.monotonic() + max(1.0, poll_interval_s(config.state.location))
                     blocks = reported_blocks(state, summary)
                 if on_progress is not None:
                     on_progress({**summary, "held": blocks})
@@ -301,7 +301,7 @@ def _wait_interval_s(config: Config, seconds: float) -> float:
     """Return the seconds between two polls of a long wait: ``seconds``, or more where state store
     or event log cost money for each request.
     """
-    paid = pays_per_request(config.state.place) or is_url(config.log.path)
+    paid = pays_per_request(config.state.location) or is_url(config.log.path)
     return PAID_WAIT_INTERVAL_S if paid else seconds
 
 
@@ -482,7 +482,7 @@ class _DeliveryProgress:
             self._output, self._taken = output, [patterns[output]]
         else:
             self._consumer, self._taken = output, [["*.*"]]
-        self._state = ReadOnlyStateStore(config.state.place)
+        self._state = ReadOnlyStateStore(config.state.location)
         if output is not None and output not in patterns and self._offset() is None:
             self._state.close()
             known = ", ".join(patterns) or "none"

@@ -44,8 +44,8 @@ def nothing_to_deliver(config: Config, state: StateStore, keeper: LeaseKeeper) -
     note = state.get(DELIVERED_PREFIX + config.pipeline.name)
     if note is None or note.value.get("checked") != check_result_of(config, log):
         return False
-    place = LogExtent(event_log_path(config), log.generation, end, state)
-    if not all(_is_idle(config, number, place) for number in range(len(config.outputs))):
+    location = LogExtent(event_log_path(config), log.generation, end, state)
+    if not all(_is_idle(config, number, location) for number in range(len(config.outputs))):
         return False
     keeper.check()
     consumers.register(
@@ -79,11 +79,13 @@ def record_delivered(state: StateStore, pipeline: str, checked: str) -> None:
 
 def _has_delivered_all(config: Config, consumer: Consumer, end: int) -> bool:
     """Return whether all outputs, and no others, have delivered everything, by the event log."""
-    places = destinations(config)
+    locations = destinations(config)
     refused = any(each.refused or each.unregistered for each in consumer.delivered.values())
-    everywhere = dict(consumer.outputs) == dict.fromkeys(places, end)
+    everywhere = dict(consumer.outputs) == dict.fromkeys(locations, end)
     return (
-        everywhere and dict(consumer.destinations) == places and not (consumer.stopped or refused)
+        everywhere
+        and dict(consumer.destinations) == locations
+        and not (consumer.stopped or refused)
     )
 
 

@@ -21,7 +21,7 @@ from tidelog.app.base.log_location import (
 from tidelog.app.base.outputs import (
     check_apart,
     check_installed,
-    check_places,
+    check_locations,
     check_spark,
     remote_of,
     remote_settings,
@@ -215,7 +215,7 @@ def _deliver(
     check_local_paths(config)
     name, holder = config.pipeline.name, this_holder()
     with ExitStack() as opened:
-        state = opened.enter_context(closing(open_state(config.state.place)))
+        state = opened.enter_context(closing(open_state(config.state.location)))
         if once:
             PipelinePause(state, name, 0.0).refuse()
         registration = InstanceRegistration(
@@ -315,7 +315,7 @@ def _may_start(
     def ask() -> bool:
         nonlocal reported
         if read_at_startup(config, state):
-            check_places(config)
+            check_locations(config)
             return True
         lacks = f"{event_log_path(config)} holds no event log yet"
         if once:

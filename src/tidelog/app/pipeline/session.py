@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.app.base.elections import pipeline_lease_name
 from tidelog.app.base.instances import PIPELINE_PREFIX
 from tidelog.app.base.log_location import event_log_path
-from tidelog.app.base.outputs import check_places, destinations, make_outputs, pipeline_consumers
+from tidelog.app.base.outputs import check_locations, destinations, make_outputs, pipeline_consumers
 from tidelog.app.overview.remote_control import OnStatus, send_command
 from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
 from tidelog.app.sources.keys import store_keys
@@ -295,7 +295,7 @@ def trigger_s(config: Config, *, frequent: bool) -> float:
     """Return the least seconds between two batches of an output."""
     if config.pipeline.trigger_ms is not None:
         return config.pipeline.trigger_ms / 1000
-    paid = is_url(event_log_path(config)) or pays_per_request(config.state.place)
+    paid = is_url(event_log_path(config)) or pays_per_request(config.state.location)
     return _FREQUENT_S if frequent and not paid else _TRIGGER_S
 
 
@@ -351,10 +351,10 @@ class PipelineSession:
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
         leader = Leader(holder, epoch, config.capture.zone, unix_ms())
-        self._pause = PipelinePause(state, name, poll_interval_s(config.state.place))
+        self._pause = PipelinePause(state, name, poll_interval_s(config.state.location))
         self._fenced_state = led = fenced(state, pipeline_lease_name(name), epoch)
         led.put(PIPELINE_PREFIX + name, asdict(leader), None)
-        check_places(config)
+        check_locations(config)
         fence = file.fence(epoch, event_log_path(config), name)
         self._lease = WriteLease(epoch, keeper.check, fence)
         self._outputs = make_outputs(config, spark, self._lease)
@@ -471,7 +471,7 @@ class PipelineSession:
         """Poll for a handover request, and then set ``ending``. Not in `_watch`: the state store
         may be slow to answer.
         """
-        every_s = poll_interval_s(self._config.state.place) or _HANDOVER_POLL_S
+        every_s = poll_interval_s(self._config.state.location) or _HANDOVER_POLL_S
         while not done.wait(every_s):
             with suppress(StateError):  # it is polled again
                 if self._handover_requested():

@@ -38,7 +38,7 @@ _VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
 @dataclass(frozen=True, slots=True)
-class FirstPlace:
+class FirstLocation:
     """A URL or directory.
 
     Attributes:
@@ -61,13 +61,13 @@ class FirstSource:
     """
 
     kind: str
-    place: FirstPlace
+    location: FirstLocation
     namespace: str
 
     @property
     def section(self) -> dict[str, Any]:
         """The options that say which database it is."""
-        return {"kind": self.kind, "url": self.place.text}
+        return {"kind": self.kind, "url": self.location.text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class FirstOutput:
     kind: str
     name: str
     option: str
-    place: FirstPlace
+    location: FirstLocation
 
     @property
     def section(self) -> dict[str, Any]:
         """The options that the file has."""
         named = {} if self.name == _default_name(self.kind) else {"name": self.name}
-        text = self.place.text
+        text = self.location.text
         return {"kind": self.kind, **named, self.option: [text] if self.option == "urls" else text}
 
 
@@ -100,13 +100,13 @@ def read_source(url: str) -> FirstSource:
     Raises:
         UsageError: the kind of database is unknown, or the URL can't be used.
     """
-    place = _place(url, PASSWORD)
+    location = _location(url, PASSWORD)
     parts = urlsplit(url)
     kind = _KINDS.get(parts.scheme)
     if kind is None:
         raise UsageError(f"expected {' or '.join(url_forms())}")
     named = unquote(parts.path.strip("/")) if SOURCES[kind].url_has_namespace else ""
-    source = FirstSource(kind, place, named)
+    source = FirstSource(kind, location, named)
     _parsed(source, [])
     return source
 
@@ -163,7 +163,7 @@ def output_kinds() -> dict[str, str]:
     }
 
 
-def example_place(kind: str, others: Sequence[FirstOutput]) -> str:
+def example_location(kind: str, others: Sequence[FirstOutput]) -> str:
     """Return a place for an output of this kind; a directory is another than those of the others.
     Raises KeyError: the kind is unknown.
     """
@@ -171,12 +171,12 @@ def example_place(kind: str, others: Sequence[FirstOutput]) -> str:
     named = {field.alias or name: field for name, field in OUTPUTS[kind].model_fields.items()}
     example = (named[option].examples or [""])[0]
     text = re.sub(r":\$\{\w+\}@", "@", str(example[0] if isinstance(example, list) else example))
-    taken = option == "path" and text in {other.place.text for other in others}
+    taken = option == "path" and text in {other.location.text for other in others}
     return f"./data/{kind}" if taken else text
 
 
 def read_output(
-    source: FirstSource, kind: str, place: str, others: Sequence[FirstOutput]
+    source: FirstSource, kind: str, location: str, others: Sequence[FirstOutput]
 ) -> FirstOutput:
     """Return an output of ``kind`` that writes to ``place``, beside ``others``.
 
@@ -186,15 +186,15 @@ def read_output(
     kinds = output_kinds()
     if kind not in kinds:
         raise UsageError(f"expected {', '.join(kinds)}, not {kind!r}")
-    if not place:
-        raise UsageError(f"say where it writes, such as {kind}={example_place(kind, others)}")
+    if not location:
+        raise UsageError(f"say where it writes, such as {kind}={example_location(kind, others)}")
     name = base = _default_name(kind)
     number = 1
     while name in {other.name for other in others}:
         number += 1
         name = f"{base}{number}"
     variable = f"TIDELOG_{name.upper().replace('-', '_')}_PASSWORD"
-    output = FirstOutput(kind, name, kinds[kind], _place(place, variable))
+    output = FirstOutput(kind, name, kinds[kind], _location(location, variable))
     _parsed(source, [*others, output])
     return output
 
@@ -207,9 +207,9 @@ def with_password(url: str, password: str) -> str:
     return urlunsplit(parts._replace(netloc=netloc))
 
 
-def lacks_password(place: str) -> bool:
+def lacks_password(location: str) -> bool:
     """Return whether the place is a URL with a user, but no password."""
-    parts = urlsplit(place)
+    parts = urlsplit(location)
     return bool(parts.username) and not parts.password
 
 
@@ -233,17 +233,17 @@ def _parsed(source: FirstSource, outputs: Sequence[FirstOutput]) -> Config:
 
 def secrets_of(source: FirstSource, outputs: Sequence[FirstOutput]) -> dict[str, str]:
     """Return the passwords that are not in the file, by the names of their variables."""
-    places = [source.place, *(output.place for output in outputs)]
-    return {name: value for place in places for name, value in place.secrets.items()}
+    locations = [source.location, *(output.location for output in outputs)]
+    return {name: value for location in locations for name, value in location.secrets.items()}
 
 
 def variables_of(source: FirstSource, outputs: Sequence[FirstOutput]) -> list[str]:
     """Return the names of the variables that the file needs."""
-    texts = [source.place.text, *(output.place.text for output in outputs)]
+    texts = [source.location.text, *(output.location.text for output in outputs)]
     return list(dict.fromkeys(re.findall(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", " ".join(texts))))
 
 
-def _place(text: str, variable: str) -> FirstPlace:
+def _location(text: str, variable: str) -> FirstLocation:
     """Return the place with ``${variable}`` in place of its password, or of one that is missing if
     the environment has the variable.
     """
@@ -252,7 +252,7 @@ def _place(text: str, variable: str) -> FirstPlace:
     except ValueError:
         raise UsageError("that is no URL; are the brackets of an address right?") from None
     if not parts.scheme:
-        return FirstPlace(text)
+        return FirstLocation(text)
     if SECRETS & {name.lower() for name in parse_qs(parts.query, keep_blank_values=True)}:
         raise UsageError(
             "give the password before the @ (user:password@host), so that it is kept out of "
@@ -275,8 +275,8 @@ def _place(text: str, variable: str) -> FirstPlace:
         netloc = f"{user.partition(':')[0]}:${{{variable}}}@{host}"
         secrets[variable] = unquote(parts.password)
     if not secrets:
-        return FirstPlace(text)
-    return FirstPlace(urlunsplit(parts._replace(netloc=netloc, query=query)), secrets)
+        return FirstLocation(text)
+    return FirstLocation(urlunsplit(parts._replace(netloc=netloc, query=query)), secrets)
 
 
 def _without_keys(query: str, prefix: str) -> tuple[str, dict[str, str]]:
@@ -299,16 +299,16 @@ def config_text(
 ) -> str:
     """Return the text of the file, without passwords."""
     tables = json.dumps([each.replace("${", "$${") for each in patterns], ensure_ascii=False)
-    place = resources.files("tidelog.config") / "tidelog.schema.json"
+    schema = resources.files("tidelog.config") / "tidelog.schema.json"
     names = variables_of(source, outputs)
     needs = f"# Passwords are not in this file: export {' and '.join(names)}.\n" if names else ""
     return f"""\
-# yaml-language-server: $schema={Path(str(place)).as_uri()}
+# yaml-language-server: $schema={Path(str(schema)).as_uri()}
 # Every option: docs/reference/configuration.md. `tidelog check` says what the database still needs.
 {needs}
 source:
   kind: {source.kind}
-  url: {json.dumps(source.place.text, ensure_ascii=False)}
+  url: {json.dumps(source.location.text, ensure_ascii=False)}
   tables: {tables}   # "!*.audit" excludes tables
   snapshot: initial         # the first start dumps all tables; no_data: only changes, dump later
 

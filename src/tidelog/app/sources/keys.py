@@ -90,7 +90,7 @@ def store_keys(config: Config, keys: Iterable[Key], *, distinct: bool = False) -
     unless ``distinct`` says that there are none. If ``keys`` raises, nothing stays stored.
     """
     name = GIVEN + new_id().lower()
-    state = open_state(config.state.place)
+    state = open_state(config.state.location)
     try:
         sets = KeySets(state)
         try:
@@ -174,7 +174,7 @@ def missing_keys(config: AnyConfig, dump_id: str) -> Iterator[tuple[str | None, 
     Raises:
         UsageError: there is no such dump (any more), or it does not list missing keys.
     """
-    state = ReadOnlyStateStore(as_config(config).state.place)
+    state = ReadOnlyStateStore(as_config(config).state.location)
     try:
         document = state.get(DUMP_PREFIX + dump_id)
         if document is None:

@@ -179,9 +179,9 @@ def _total_seconds(each: Sequence[float | None]) -> float | None:
 
 def _read_state(config: Config) -> tuple[dict[str, int], dict[str, float]]:
     """Return options as set at run time, and the rows a second of each table's last whole dump."""
-    if not state_exists(config.state.place):
+    if not state_exists(config.state.location):
         return {}, {}
-    state = open_state(config.state.place)
+    state = open_state(config.state.location)
     try:
         options, status = state.get(OPTIONS_KEY), state.get(STATUS_KEY)
     finally:

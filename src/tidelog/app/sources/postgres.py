@@ -76,7 +76,7 @@ class PostgresKind:
         }
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
-        self._log_place, self._state_url = event_log_path(config), config.state.place
+        self._log_location, self._state_url = event_log_path(config), config.state.location
         self._reader: PostgresLogReader | None = None
         source = config.source
         # Shared: the catalogue's watch needs to know what the log reader publishes at its start.
@@ -112,7 +112,7 @@ class PostgresKind:
             **self._of_schemas,
             expected=expected,
             state=state,
-            which_copy=lambda: log_copy_id(self._log_place),
+            which_copy=lambda: log_copy_id(self._log_location),
         )
         return self._reader
 
@@ -243,12 +243,12 @@ class PostgresKind:
         """Return the owner by the event log; None if the log can't be read: `check` reports it."""
         owner = SlotOwner(self._source.slot)
         try:
-            if not EventLog.exists(self._log_place):
+            if not EventLog.exists(self._log_location):
                 return owner
-            log = EventLog.open(self._log_place)
+            log = EventLog.open(self._log_location)
             has_positions = any(meta.resume is not None for meta in log.chain().segments)
             if has_positions or self._is_slot_claimed(log.generation):
-                owner.generation, owner.copy = log.generation, log_copy_id(self._log_place)
+                owner.generation, owner.copy = log.generation, log_copy_id(self._log_location)
         except TidelogError:
             return None
         return owner

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from shlex import quote
 
-from tidelog.app.base.channels import check_channels, notification_place, signal_place
+from tidelog.app.base.channels import check_channels, notification_location, signal_location
 from tidelog.app.base.log_location import event_log_path, local_directories
 from tidelog.app.base.outputs import (
     check_apart,
@@ -141,7 +141,7 @@ def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[CheckFin
     found = {finding.check for finding in paths}  # then a probe says less
     findings += [each for each in _check_outputs(config) if each.check not in found]
     findings += _check_kafka(config)
-    return [*findings, *check_authorities(config), *_check_places(config)]
+    return [*findings, *check_authorities(config), *_check_locations(config)]
 
 
 def check_script(config: Config) -> tuple[list[str], bool]:
@@ -177,16 +177,16 @@ def output_grants(config: Config) -> Iterator[Finding]:
 
 def _check_store(config: Config) -> CheckFinding:
     """Check that the event log's object store can be listed and read."""
-    place = event_log_path(config)
+    location = event_log_path(config)
     try:
-        storage = storage_at(place)
+        storage = storage_at(location)
         storage.names()
         there = storage.tag(LOG_FILE) is not None
     except (StorageError, UsageError) as error:
         message, _, fix = str(error).partition(". ")
         return CheckFinding("log", "error", message, fix or message)
     contents = "holds the event log" if there else "can be listed; it holds no event log yet"
-    return CheckFinding("log", "ok", f"{place} {contents}")
+    return CheckFinding("log", "ok", f"{location} {contents}")
 
 
 def check_paths(config: Config) -> Iterator[CheckFinding]:
@@ -223,12 +223,12 @@ def _local_paths(config: Config) -> Iterator[tuple[str, str, Path, str]]:
     if not config.outputs:
         return
     for output in config.outputs:
-        for option, place in (
+        for option, location in (
             ("path", getattr(output, "path", None)),
             ("dead_letter.path", getattr(getattr(output, "dead_letter", None), "path", None)),
         ):
-            if isinstance(place, (str, Path)) and not is_url(str(place)):
-                yield f"output {output.name}", f"its {option}", Path(place), "warning"
+            if isinstance(location, (str, Path)) and not is_url(str(location)):
+                yield f"output {output.name}", f"its {option}", Path(location), "warning"
     if not is_url(str(config.pipeline.checkpoint)):
         path = Path(config.pipeline.checkpoint)
         yield "checkpoint", "pipeline.checkpoint", path, "warning"
@@ -238,27 +238,27 @@ def _local_paths(config: Config) -> Iterator[tuple[str, str, Path, str]]:
 
 def check_modes(config: Config) -> Iterator[CheckFinding]:
     """Check that other users of this machine can't read rows and state."""
-    places = {"state": state_path(config.state.place)}
+    locations = {"state": state_path(config.state.location)}
     if not is_url(config.log.path):
-        places["log"] = Path(config.log.path)
+        locations["log"] = Path(config.log.path)
     if config.control.notification_file is not None:
-        places["notifications"] = Path(config.control.notification_file)
+        locations["notifications"] = Path(config.control.notification_file)
     for output in config.outputs:
         letters = output.dead_letter if isinstance(output, ExecutorSection) else None
         if letters is not None and not is_url(letters.path):
-            places[f"dead letters of {output.name}"] = Path(letters.path)
-    for name, place in sorted(places.items()):
-        if place is None:
+            locations[f"dead letters of {output.name}"] = Path(letters.path)
+    for name, location in sorted(locations.items()):
+        if location is None:
             continue
         try:
-            users, readable = users_of(place), readable_by_others(place)
+            users, readable = users_of(location), readable_by_others(location)
         except OSError:
             continue  # it does not exist yet, or can't be read by us: capture reports it
-        files = f"-R {quote(str(place))}" if place.is_dir() else f"{quote(str(place))}*"
+        files = f"-R {quote(str(location))}" if location.is_dir() else f"{quote(str(location))}*"
         yield CheckFinding(
             f"{name} files",
             "warning" if readable else "ok",
-            f"{place} is {'not ' if readable else ''}for its {users} alone",
+            f"{location} is {'not ' if readable else ''}for its {users} alone",
             f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if readable else "",
         )
 
@@ -280,11 +280,11 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
         catalogue.close()
     if not captured:
         return  # already reported
-    for place, pattern in unused:
-        text = unmatched_text(pattern, "table" if place == SOURCE_TABLES else "captured table")
+    for location, pattern in unused:
+        text = unmatched_text(pattern, "table" if location == SOURCE_TABLES else "captured table")
         fix = _case_hint(pattern, captured)
         fix = fix or "correct it, or leave it if its tables are yet to be created"
-        yield CheckFinding("tables", "warning", f"{place}: {text}, others do", fix)
+        yield CheckFinding("tables", "warning", f"{location}: {text}, others do", fix)
     for pattern in unused_exclusions:
         message = f"source.exclude_columns: {unmatched_column_text(pattern)}"
         fix = "correct it, or leave it if its columns are yet to be created"
@@ -355,15 +355,15 @@ def _check_kafka(config: Config) -> Iterator[CheckFinding]:
     """Check that the topics of signals and notifications exist. Capture runs without them."""
     try:
         check_channels(config)
-        places = [
-            ("signal_kafka", signal_place(config)),
-            ("notification_kafka", notification_place(config)),
+        locations = [
+            ("signal_kafka", signal_location(config)),
+            ("notification_kafka", notification_location(config)),
         ]
     except UsageError as error:
         yield CheckFinding("channels", "error", str(error))
         return
-    for name, place in places:
-        if place is None:
+    for name, location in locations:
+        if location is None:
             continue
         from tidelog.control.channels.kafka import (
             ONE_PARTITION,
@@ -374,19 +374,19 @@ def _check_kafka(config: Config) -> Iterator[CheckFinding]:
 
         check_name = f"control.{name}"
         try:
-            partitions = topic_facts(place).partitions
+            partitions = topic_facts(location).partitions
         except ChannelError as error:
-            message = f"topic {place.topic}: {error.reason}"
+            message = f"topic {location.topic}: {error.reason}"
             yield CheckFinding(check_name, "warning", message, error.remedy)
         else:
             if partitions == 1 or name != "signal_kafka":
-                yield CheckFinding(check_name, "ok", f"topic {place.topic} exists")
+                yield CheckFinding(check_name, "ok", f"topic {location.topic} exists")
             else:
-                message = f"topic {place.topic}: {several_partitions(partitions)}"
+                message = f"topic {location.topic}: {several_partitions(partitions)}"
                 yield CheckFinding(check_name, "warning", message, ONE_PARTITION)
 
 
-def _check_places(config: Config) -> Iterator[CheckFinding]:
+def _check_locations(config: Config) -> Iterator[CheckFinding]:
     """Check that no two outputs write to the same place."""
     try:
         check_apart(config)

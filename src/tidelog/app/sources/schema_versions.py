@@ -60,7 +60,7 @@ def schemas(config: Config, *, table: str | None = None) -> SchemaVersions:
     table is not in it.
     """
     store = _store(config)
-    state = ReadOnlyStateStore(config.state.place)
+    state = ReadOnlyStateStore(config.state.location)
     try:
         notes = source_kind(config).schema_notes(store, state)
         names = store.tables()
@@ -105,7 +105,7 @@ def fix_schema(config: Config, *, table: str, at: str, columns: str) -> FixedSch
         raise UsageError(f"--table: {error}") from None
     if not matches(config.source.tables, name):
         raise UsageError(f"--table: {table} is not one of source.tables; check its spelling")
-    state = open_state(config.state.place)
+    state = open_state(config.state.location)
     try:
         notes = source_kind(config).schema_notes(store, state)
         with _exclude_capture(config):

@@ -123,8 +123,8 @@ def open_services(
         name = config.source.connector
         parts.append(OtlpPush(config.control.otlp, name, holder, event_log_path(config)))
     if config.control.rest is not None:
-        place = event_log_path(config)
-        parts.append(RestServer(config.control.rest, leader, place, leader_url, config))
+        location = event_log_path(config)
+        parts.append(RestServer(config.control.rest, leader, location, leader_url, config))
     return Services(parts)
 
 

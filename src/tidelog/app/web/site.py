@@ -198,7 +198,7 @@ class Poller:
     def __init__(self, config: Config, keep: Callable[[Overview], None]) -> None:
         self._config = config
         self._keep = keep
-        self._every_s = max(READ_EVERY_S, 2 * poll_interval_s(config.state.place))
+        self._every_s = max(READ_EVERY_S, 2 * poll_interval_s(config.state.location))
         self._sample_s = max(SAMPLE_S, self._every_s)
         self._reader: StatusReader | None = None
         self._requested = threading.Event()
@@ -557,7 +557,7 @@ class Site:
 
     def audit(self) -> list[dict[str, Any]]:
         """Return who did what, the newest first."""
-        with contextlib.closing(ReadOnlyStateStore(self._config.state.place)) as state:
+        with contextlib.closing(ReadOnlyStateStore(self._config.state.location)) as state:
             return entries(state)
 
     def send(self, command: Command, who: dict[str, str], about: str) -> dict[str, Any]:
@@ -566,7 +566,7 @@ class Site:
         It is stored in the audit list before it is sent, so that nothing is done that is not on the
         list. The outcome is added.
         """
-        with contextlib.closing(open_state(self._config.state.place)) as state:
+        with contextlib.closing(open_state(self._config.state.location)) as state:
             entry = add_entry(state, **who, action=command.type, about=about)
             mailbox = Mailbox(state)
             command_id = mailbox.send(command)
@@ -583,7 +583,7 @@ class Site:
         complete = self._history.add(current)
         if self._history_loaded and not complete:
             return
-        with contextlib.closing(ReadOnlyStateStore(self._config.state.place)) as state:
+        with contextlib.closing(ReadOnlyStateStore(self._config.state.location)) as state:
             self._history.load(state)
             self._history_loaded = True
             if complete and self.leads:

@@ -75,6 +75,22 @@ def running(database: str, tmp_path: Path) -> Iterator[Running]:
     made.close()
 
 
+def test_a_table_without_columns_is_delivered_once_it_has_one(running: Running) -> None:
+    running.wait_for(lambda: len(running.delta("orders", "id")) == 50)
+    running.sql.execute("CREATE TABLE nothing ()")
+    running.sql.execute("INSERT INTO nothing DEFAULT VALUES")
+    running.sql.execute("INSERT INTO orders VALUES (51, 'later')")
+    running.wait_for(lambda: len(running.delta("orders", "id")) == 51)
+    running.wait_for(lambda: "public.nothing has no columns" in running.status())
+    running.sql.execute("ALTER TABLE nothing ADD COLUMN v int DEFAULT 7")
+    running.sql.execute("INSERT INTO nothing VALUES (8)")
+
+    def values() -> set[int]:
+        return {row["after"]["v"] for row in running.delta("nothing", "version") if row["after"]}
+
+    running.wait_for(lambda: values() == {7, 8})
+
+
 def test_a_table_without_a_key_stops_nothing_and_is_copied_once_it_has_one(
     running: Running,
 ) -> None:

@@ -149,6 +149,16 @@ def check_directory(output: str, table: TableName, place: str) -> None:
         )
 
 
+def check_has_columns(schema: TableSchema) -> None:
+    """Raise TableLeftOutError for a table without columns, which PostgreSQL allows: neither Arrow
+    nor Parquet has a struct without members.
+    """
+    if not schema.columns:
+        raise TableLeftOutError(
+            f"{schema.table} has no columns: this output delivers it once it has one"
+        )
+
+
 def refused_names(
     output: str,
     tables: Sequence[TargetTable],

@@ -18,7 +18,7 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.stores import open_file_store
-from tidelog.outputs.base.targets import check_directory
+from tidelog.outputs.base.targets import check_directory, check_has_columns
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.writer import FileFormat, FilesLayout, FilesWriter, visible_name
 from tidelog.ports import StateStore, TargetTable, TaskWriter
@@ -81,6 +81,8 @@ class FilesOutput(ExecutorOutput):
         self._commits.finish()
 
     def create(self, table: TargetTable) -> None:
+        if self._format.typed:
+            check_has_columns(table.schema)
         directory_of(self.name, self._layout, table)
 
     def address(self, table: TargetTable) -> str | None:

@@ -41,6 +41,7 @@ from tidelog.outputs.base.ranges import (
 from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.outputs.base.targets import (
     advised,
+    check_has_columns,
     check_steps,
     key_line,
     missing_key_error,
@@ -558,6 +559,7 @@ class LakeOutput(ABC, Generic[Copy]):
 
     def _follow(self, copy: Copy, schema: TableSchema, generation: str, exists: bool) -> None:
         """Prepare the copy for rows of ``schema``."""
+        check_has_columns(schema)
         known = self._targets.get(schema.table)
         target = self._target(schema, copy, exists)
         if not exists:

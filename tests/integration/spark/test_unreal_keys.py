@@ -48,13 +48,14 @@ def test_no_two_keys_become_one(
     with mysql_family.connect(name) as session, session.cursor() as sql:
         _create(sql)
         _insert(sql, DATES[::2])
+        sql.execute(f"CREATE DATABASE {copy}")
         file = tmp_path / "tidelog.yaml"
         file.write_text(
             f"source: {{kind: {kind}, url: '{mysql_family.dsn(name)}', tables: [{name}.t]}}\n"
             f"log: {{path: {tmp_path}/log}}\n"
             f"state: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
             f"outputs: [{{kind: delta, path: {tmp_path}/lake}}, "
-            f"{{kind: mysql, url: '{mysql_family.dsn()}', database: {copy}}}, "
+            f"{{kind: mysql, url: '{mysql_family.dsn(copy)}'}}, "
             f"{{kind: postgres, url: '{far}', schema: copies}}]\n"
         )
         config = load_config(file)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field
 
@@ -138,8 +138,8 @@ class MySqlSection(DatabaseSection):
         default=None,
         min_length=1,
         max_length=64,
-        description="Database of tables that no step routes. Unset: named as the source's schema "
-        "or database.",
+        description="Database of tables that no step routes. Unset: the URL's; if it has none, "
+        "named as the source's schema or database.",
         examples=["shop"],
     )
     own_database: str = Field(
@@ -151,7 +151,7 @@ class MySqlSection(DatabaseSection):
 
     @property
     def namespace(self) -> str | None:
-        return self.database
+        return self.database or unquote(urlsplit(self.url.reveal()).path.strip("/")) or None
 
 
 def _postgres_probe(section: PostgresSection) -> str:
@@ -195,7 +195,7 @@ def _mysql(section: MySqlSection, context: OutputContext) -> Output:
     from tidelog.outputs.database.mysql import MySql
 
     dialect = MySql(section.url.reveal())
-    return _database(section, context, dialect, section.database, section.own_database)
+    return _database(section, context, dialect, section.namespace, section.own_database)
 
 
 def _database(
@@ -225,8 +225,7 @@ def _postgres_location(section: PostgresSection) -> OutputLocation:
 
 
 def _mysql_location(section: MySqlSection) -> OutputLocation:
-    # The URL may have a database, but tables are then named by `database`, too.
-    return _location(section.url.reveal(), section.database, section.default_port)
+    return _location(section.url.reveal(), section.namespace, section.default_port)
 
 
 def _location(url: str, namespace: str | None, port: int) -> OutputLocation:
@@ -289,7 +288,7 @@ def _missing_grants(
 def _mysql_names(section: MySqlSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.database.mysql import MySql
 
-    return _names(MySql(section.url.reveal()), section, section.database, tables)
+    return _names(MySql(section.url.reveal()), section, section.namespace, tables)
 
 
 def _names(

@@ -643,7 +643,7 @@ def test_signal_ends_capture_in_order(
         "    print('ready', flush=True)\n"
         "    assert stop_event.wait(60)\n"
         "    print('stopped in order', flush=True)\n"
-        "runtime.capture = capture\n"
+        "runtime.run_capture = capture\n"
         "class Feed:\n"
         "    poll_interval_s, pays_per_request = 0.5, False\n"
         "    __init__ = __exit__ = lambda self, *a: None\n"
@@ -657,8 +657,7 @@ def test_signal_ends_capture_in_order(
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     process.append(child)
     assert child.stdout is not None
-    while child.stdout.readline() != "ready\n":
-        pass
+    assert "ready\n" in child.stdout, "it ended before"
     child.send_signal(number)
     out, _ = child.communicate(timeout=30)
     assert "stopped in order\n" in out

@@ -173,7 +173,7 @@ def test_options_say_all_and_the_script_says_who_runs_it(shop: str, tmp_path: Pa
     done = run(
         *("init", str(file), "--force", "--table", "public.*", "--table", "!public.b"),
         *("--url", parts._replace(netloc=f"init_reader:hunter2@{host}").geturl()),
-        *("-o", "files=./files", "-o", f"postgres={shop}"),
+        *("-o", "files=./files", "-o", f"postgres={parts._replace(path='/postgres').geturl()}"),
     )
     assert done.returncode == 2, done.stderr
     assert "1 table in public" in done.stdout

@@ -194,7 +194,7 @@ def test_settings_of_managed_servers_exist(mysql_server: MySqlServer) -> None:
     page = section(SHARED, "Set up the server")
     named = {
         name.replace("-", "_")
-        for block in blocks(page, "text")
+        for block in blocks(page, "ini")
         for name in re.findall(r"^([\w-]+) = ", block, re.MULTILINE)
     }
     assert len(named) >= 6

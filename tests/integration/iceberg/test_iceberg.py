@@ -522,7 +522,8 @@ def test_a_commit_is_few_calls_of_the_jvm_and_starts_no_process(
     send = ClientServerConnection.send_command
 
     def counted(connection: Any, command: str) -> Any:
-        calls.append(command)
+        if not command.startswith("m\n"):  # releases objects, whenever Python collects garbage
+            calls.append(command)
         return send(connection, command)
 
     commit = IcebergState.commit_files

@@ -77,6 +77,16 @@ def median(values: list[float]) -> float:
     return statistics.median(values)
 
 
+def new_writer(path: str) -> EventLogWriter:
+    """Create an event log with one table, of which `log_batch` has rows."""
+    writer = EventLogWriter.create(path, SourceId("postgres", "1", "bench", 1), 1)
+    column = Column("c0", 23, -1, "integer", "int32")
+    SchemaStore(path).register(
+        TableSchema(TableName("public", "t"), 1, (column,), ("c0",), ("c0",), "d", "pgoutput")
+    )
+    return writer
+
+
 def bench_size(path: str, pool: list[bytes], size: int, segments: int) -> None:
     width = sum(map(len, pool)) / len(pool)
     count = max(1, round(size / width))
@@ -85,12 +95,7 @@ def bench_size(path: str, pool: list[bytes], size: int, segments: int) -> None:
     batches = []
     for _ in range(4):
         batches.append(log_batch(rows, 0))
-    source = SourceId("postgres", "1", "bench", 1)
-    writer = EventLogWriter.create(path, source, 1)
-    column = Column("c0", 23, -1, "integer", "int32")
-    SchemaStore(path).register(
-        TableSchema(TableName("public", "t"), 1, (column,), ("c0",), ("c0",), "d", "pgoutput")
-    )
+    writer = new_writer(path)
     encode, encoding = writer_module.encode_segment, []
     stored_bytes = []
 
@@ -147,11 +152,7 @@ def bench_size(path: str, pool: list[bytes], size: int, segments: int) -> None:
 
 def bench_opening(path: str, row: bytes, segments: int) -> None:
     """The first poll of a log of so many segments of a row each, as before a roll-up."""
-    writer = EventLogWriter.create(path, SourceId("postgres", "1", "bench", 1), 1)
-    column = Column("c0", 23, -1, "integer", "int32")
-    SchemaStore(path).register(
-        TableSchema(TableName("public", "t"), 1, (column,), ("c0",), ("c0",), "d", "pgoutput")
-    )
+    writer = new_writer(path)
     one = log_batch([row], 0)
     for _ in range(segments):
         one.position += 200_000

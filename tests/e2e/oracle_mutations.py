@@ -304,7 +304,8 @@ def prepared_before_start_lost(patch: Patch) -> None:
     def seen_at(self: Any, scanner: Any, seen: Any, idle_at: int) -> Any:
         with pytest.MonkeyPatch.context() as within:
             within.setattr(
-                "tidelog.sources.mysql.stream.prepared_transactions.find_prepared", lambda *_: None
+                "tidelog.sources.mysql.stream.prepared_transactions.find_prepared",
+                lambda *_, **__: (None, None),
             )
             yield from take(self, scanner, seen, idle_at)
 

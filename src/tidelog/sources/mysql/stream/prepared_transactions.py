@@ -136,13 +136,14 @@ class TableStatements:
         self._altered: dict[TableName | str, int] = {}  # also databases that were dropped
 
     def note(self, statement: Statement, position: int) -> None:
+        """Store the effects of a statement; the statements may come in any order."""
         for each in statement.effects:
             if each.effect is Effect.TRUNCATED:
-                self._truncated[each.table] = position
+                self._truncated[each.table] = max(self._truncated.get(each.table, 0), position)
             elif each.effect in RESHAPES or each.unlogged is not None:
-                self._altered[each.table] = position
-        if statement.database is not None:
-            self._altered[statement.database] = position
+                self._altered[each.table] = max(self._altered.get(each.table, 0), position)
+        if (database := statement.database) is not None:
+            self._altered[database] = max(self._altered.get(database, 0), position)
 
     def truncated(self, table: TableName, since: int) -> bool:
         """Return True if the table was truncated after the position ``since``."""
@@ -249,20 +250,35 @@ class PreparedGroups:
         return int.from_bytes(self._received.data[at : at + 4].tobytes(), "little")
 
 
-def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
-    """Find a group that was prepared before the stream began, from the newest file backward. Raises
-    GapError if the log no longer has it.
+def find_prepared(
+    url: ServerUrl, files: LogFiles, seen: XaSeen, *, fold: bool
+) -> tuple[Group, TableStatements]:
+    """Find a group that was prepared before the stream began, from the newest file backward, and
+    the statements between it and its commit, perhaps with earlier ones. Raises GapError if the log
+    no longer has it.
     """
+    statements = TableStatements()
+
+    def read(begin: int, end: int) -> Iterator[LogPart]:
+        for _, part in read_part(url, files, begin, end):
+            for at, _, query in queries(part):
+                mode = query.status.sql_mode
+                statements.note(
+                    read_statement(query.text(), query.database, fold=fold, sql_mode=mode), at
+                )
+            yield part
+
     last, _ = unpack_position(seen.begin)
     for number in sorted((n for n in files.sizes if n <= last), reverse=True):
         begin = files.begin(number)
         end = seen.begin if number == last else pack_position(number, files.sizes[number])
-        parts = (part for _, part in read_part(url, files, begin, end))
         found = [
-            Group(first, last) for first, last, xid in prepared_groups(parts) if xid == seen.xid
+            Group(first, last)
+            for first, last, xid in prepared_groups(read(begin, end))
+            if xid == seen.xid
         ]
         if found:
-            return found[-1]
+            return found[-1], statements
     raise GapError(
         f"the XA transaction that is committed at {files.describe(seen.begin)} was prepared before "
         "the oldest binlog that the source still has: its rows are lost. Start a new event log "
@@ -313,32 +329,19 @@ class XaRows:
         group = self._prepared.take(seen, self.version, checksum=scanner.checksum)
         if seen.state not in (XaState.COMMITTED, XaState.ONE_PHASE) or seen.durable:
             return
-        known = group is not None
+        known, statements = group is not None, self._prepared.statements
         if group is None:
             with translate_errors("reading an XA transaction"):
                 self._files = log_files(self._get_connection())
-            group = find_prepared(self._url, self._files, seen)
+            group, statements = find_prepared(
+                self._url, self._files, seen, fold=self._captured.fold
+            )
         tables: set[TableName] = set()
         yield from self._committed(scanner, seen, group, idle_at, tables, known=known)
-        if not tables:
-            return
-        statements = self._prepared.statements if known else self._statements(group, seen)
         for table in sorted(tables):
             if statements.altered(table, group.end) or statements.truncated(table, group.end):
                 reason = "a statement changed it while an XA transaction with its rows was prepared"
                 yield RowsUnlogged(table, reason, seen.begin)
-
-    def _statements(self, group: Group, seen: XaSeen) -> TableStatements:
-        """What statements did to tables between an earlier group and its commit."""
-        found = TableStatements()
-        assert self._files is not None
-        for _, part in read_part(self._url, self._files, group.end, seen.begin):
-            for at, _, query in queries(part):
-                mode, fold = query.status.sql_mode, self._captured.fold
-                found.note(
-                    read_statement(query.text(), query.database, fold=fold, sql_mode=mode), at
-                )
-        return found
 
     def _committed(
         self,

@@ -19,7 +19,6 @@ from tidelog.outputs.database.tables import Tables
 from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
-from tidelog.spark.transforms import Step
 
 OWN = "own"
 TASK = WriteTask("out", "generation", 0, 1, 0)
@@ -35,14 +34,13 @@ class Copy:
     soft: bool = False
     own: str = OWN
     floor: int = 0
-    steps: Sequence[Step] = ()
     attempt: int = field(default=0, init=False)
 
     def prepare(self) -> TableLayout:
         """Create the table, or take the one that is there."""
         session = self.dialect.connect("test")
         try:
-            tables = Tables(self.dialect, "out", self.steps, self.namespace, self.own, self.soft)
+            tables = Tables(self.dialect, "out", self.namespace, self.own, self.soft)
             metadata_tables.create(session, self.dialect, self.own)
             place = tables.place(session, self.table)
             tables.create(session, self.table, place)

@@ -18,7 +18,6 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
-from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.integration
 
@@ -98,9 +97,6 @@ def test_what_a_source_tells_in_one_way_is_not_refused(
     )
     copy = copy_of(MySql(mysql_server.dsn()), schema, origin, mysql_database, own=own)
     copy.select(f"CREATE TABLE {{t}} (id {column} PRIMARY KEY, v varchar(100))")
-    copy.prepare()
-    # Also where steps change other columns.
-    copy.steps = (Step("compute", {"w": "upper(v)"}), Step("drop", ["w"]))
     copy.prepare()
     mysql_server.drop_database(own)
 

@@ -58,7 +58,7 @@ def check_statements(dialect: Any, namespace: str, key: bool) -> None:
             first.write(changes(first.table, ("u", 3, {"id": 1, "v": value})))
         session = dialect.connect("test")
         try:
-            tables = Tables(dialect, "out", (), namespace, first.own, False)
+            tables = Tables(dialect, "out", namespace, first.own, False)
             place = tables.place(session, then.table)
             printed = tables.remedy_for(session, then.table, place, ["v"])
             found = re.search(r"Change the table: (ALTER TABLE .*); or have it created", printed)
@@ -107,7 +107,7 @@ def test_a_column_that_was_an_array_is_refused_with_the_statement_that_converts_
     before.write(changes(before.table, ("u", 1, {"id": 1, "v": "{a,b}"})))
     session = now.dialect.connect("test")
     try:
-        tables = Tables(now.dialect, "out", (), "shop", now.own, False)
+        tables = Tables(now.dialect, "out", "shop", now.own, False)
         place, former = tables.place(session, now.table), before.table.schema.columns
         with pytest.raises(
             TableLeftOutError, match=r"type text\[\], .* it is jsonb now"

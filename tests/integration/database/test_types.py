@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import json
 import random
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.support.payloads import table_schema
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
@@ -71,8 +72,52 @@ def test_postgres_to_postgres_is_equal_by_its_own_texts(postgres18: PostgresServ
     names = {case.sql: kinds[f"c{i}"] for i, case in enumerate(CASES)}
     for same in ("uuid", "jsonb", "integer[]", "text[]", "numeric", "inet", "interval", "bytea"):
         assert names[same] == same
+    assert (names["jsonpath"], names["pg_lsn"]) == ("jsonpath", "pg_lsn")
     assert names["mood"] == names["varchar(60)"] == names["money"] == "text"
     assert copied
+
+
+def test_hstore_and_intervals_of_few_fields_and_a_step_on_another_column() -> None:
+    """The server of 17 has `hstore`. A copy of before, with texts, stays as it is."""
+    types = {"u": "uuid", "h": "ext.hstore", "i": "interval day to second(2)", "v": "text"}
+    values = [("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "a=>1, b=>NULL", "1 day 02:03:04.5", "x")]
+    columns = tuple(
+        Column(name, 0, -1, kind, "text") for name, kind in [*types.items(), ("j", "jsonb[]")]
+    )
+    schema = table_schema([("id", "int64")], key=["id"])
+    schema = replace(schema, columns=(schema.columns[0], *columns))
+    row = {"id": 1, "j": '{"{\\"a\\": 1}"}'} | dict(zip(types, values[0], strict=True))
+    with PostgresServer(version=17) as server:
+        found = {}
+        for name, extension in (("with_it", True), ("without", False), ("before", True)):
+            url = server.create_database(name)
+            with psycopg.connect(url, autocommit=True) as own:
+                if extension:
+                    own.execute("CREATE SCHEMA other")
+                    own.execute("CREATE EXTENSION hstore SCHEMA other")
+                if name == "before":
+                    texts = ", ".join(f"{c.name} text" for c in columns)
+                    own.execute("CREATE SCHEMA shop")
+                    own.execute(f"CREATE TABLE shop.t (id bigint PRIMARY KEY, {texts})".encode())
+            copy = copy_of(Postgres(url), schema, "postgres", "shop")
+            unchanged = {n: c for n, c in copy.table.unchanged.items() if n != "j"}
+            copy.table = replace(copy.table, unchanged=unchanged)
+            assert copy.write(changes(copy.table, ("u", 1, row))) == []
+            assert copy.write(changes(copy.table, ("u", 2, row))) == []  # staged
+            found[name] = dict(
+                copy.select(
+                    "SELECT attname, format_type(atttypid, -1) FROM pg_catalog.pg_attribute "
+                    "WHERE attrelid = 'shop.t'::pg_catalog.regclass AND attnum > 1"
+                )
+            )
+            assert copy.select("SELECT u::text, i::text, v FROM {t}") == [
+                (values[0][0], *values[0][2:])
+            ]
+    kept = {"u": "uuid", "h": "other.hstore", "i": "interval", "v": "text", "j": "text"}
+    ours = {"_tidelog_version": "bigint"}
+    assert found["with_it"] == {**kept, **ours}
+    assert found["without"] == {**kept, "h": "text", **ours}
+    assert found["before"] == {**dict.fromkeys(kept, "text"), **ours}
 
 
 def test_postgres_to_mysql(postgres18: PostgresServer, mysql_server: MySqlServer) -> None:

@@ -264,7 +264,7 @@ def _missing_grants(
     from tidelog.outputs.database.tables import Tables
 
     soft = section.deletes == "soft"
-    places = Tables(dialect, section.name, (), section.schema_, "", soft)
+    places = Tables(dialect, section.name, section.schema_, "", soft)
     new: set[str] = set()
     existing: dict[TableName, list[str]] = {}
     for place in (places.place(session, table) for table in tables):
@@ -300,7 +300,7 @@ def _names(
     from tidelog.outputs.base.targets import refused_names
     from tidelog.outputs.database.tables import Tables, check_names
 
-    places = Tables(dialect, section.name, (), namespace, "", section.deletes == "soft")
+    places = Tables(dialect, section.name, namespace, "", section.deletes == "soft")
     with closing(dialect.connect("check")) as session:
 
         def check(table: TargetTable) -> None:

@@ -229,7 +229,7 @@ class DatabaseOutput(ExecutorOutput):
         self._own = own
         self._soft = deletes == "soft"
         self._batch_rows = batch_rows
-        self._tables = Tables(dialect, delivery.name, delivery.steps, namespace, own, self._soft)
+        self._tables = Tables(dialect, delivery.name, namespace, own, self._soft)
         self._session: DatabaseSession | None = None
         self._known: dict[TableName, tuple[TargetTable, TableName]] = {}
         self._floors: dict[TableName, int] = {}

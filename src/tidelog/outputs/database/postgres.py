@@ -210,10 +210,12 @@ _TYPES = {
     "string": "text",
 }
 # Source's types that are delivered as text, by kind of source → ours, which parse that very text.
-# Lengths are omitted: a source may widen them without a change in the log's types.
+# Lengths and fields (of intervals) are omitted: a source may widen them without a change in the
+# log's types.
 _SAME = [
-    "uuid", "json", "jsonb", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval", "numeric",
-    "time without time zone", "time with time zone", "bit varying", "tsvector", "tsquery",
+    "uuid", "json", "jsonb", "jsonpath", "pg_lsn", "xml",
+    "inet", "cidr", "macaddr", "macaddr8", "interval", "numeric", "tsvector", "tsquery",
+    "time without time zone", "time with time zone", "bit varying",
     "point", "line", "lseg", "box", "path", "polygon", "circle",
     "int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange",
     "int4multirange", "int8multirange", "nummultirange", "datemultirange", "tsmultirange",
@@ -229,11 +231,12 @@ _EXACT: Mapping[str, Mapping[str, str]] = {
         **{f"{name}[]": f"{name}[]" for name in (*_SAME, *_ELEMENTS)},
         "bit": "bit varying",
         "bit[]": "bit varying[]",
-        "character varying[]": "text[]",
+        **dict.fromkeys(("character varying[]", "character[]", "name[]"), "text[]"),
     },
     "mysql": {"json": "json", "decimal": "numeric"},
     "mariadb": {"decimal": "numeric", "uuid": "uuid", "inet4": "inet", "inet6": "inet"},
 }
+_OPTIONAL = re.compile(r"\([^)]*\)|(?<=^interval) [a-z ]+")
 # A column's type → Arrow types all of whose values it stores; for any other type, only text.
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _TAKES: Mapping[str, tuple[str, ...]] = {
@@ -257,6 +260,12 @@ _WHOLE_NUMBERS = ("smallint", "integer", "bigint")
 _EXACT_KEYS = (*_WHOLE_NUMBERS, "text", "character varying", "uuid", "bytea", "date", "boolean")
 _NUMBERS = ("smallint", "integer", "bigint", "real", "double precision", "numeric")
 
+_HSTORE = """
+SELECT n.nspname, t.typname FROM pg_catalog.pg_extension e
+JOIN pg_catalog.pg_type t ON t.typname = e.extname AND t.typnamespace = e.extnamespace
+JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE e.extname = 'hstore' AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+"""
 _TABLE = """
 SELECT c.oid::bigint, c.relkind::text, (SELECT conname FROM pg_catalog.pg_constraint
   WHERE contype = 'f' AND c.oid IN (conrelid, confrelid) ORDER BY conname LIMIT 1)
@@ -333,7 +342,10 @@ class Postgres:
         if pa.types.is_decimal(field.type):
             return f"numeric({field.type.precision},{field.type.scale})"
         if source is not None and pa.types.is_string(field.type):
-            name = re.sub(r"\([^)]*\)", "", source.type_name.lower()).strip()
+            name = _OPTIONAL.sub("", source.type_name.lower()).strip()
+            if kind == "postgres" and (name == "hstore" or name.endswith(".hstore")):
+                found = session.rows(_HSTORE)
+                return self.quoted(*found[0]) if found else "text"
             return _EXACT.get(kind, {}).get(name, "text")
         return _TYPES.get(str(field.type))
 

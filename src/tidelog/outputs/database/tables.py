@@ -26,7 +26,6 @@ from tidelog.outputs.database.dialect import (
     without_nullability,
 )
 from tidelog.ports import TargetTable
-from tidelog.spark.transforms import Step, steps_of
 
 # Names.
 
@@ -64,8 +63,6 @@ def _refused(output: str, what: str, step: str) -> NameRefusedError:
 
 # Tables.
 
-# Steps that change neither values nor names of columns.
-_HARMLESS = ("select", "drop", "filter")
 # Types with fractional digits in brackets.
 _CLOCKS = ("time", "timetz", "timestamp", "timestamptz", "datetime")
 _ONE_SPELLING = ("uuid", "inet", "inet4", "inet6", "cidr", "macaddr", "macaddr8")
@@ -81,7 +78,6 @@ class Tables:
     Args:
         dialect: the server's dialect.
         output: the output's name, for messages.
-        steps: the output's steps.
         namespace: schema or database of tables that no step routes; None: as in the source.
         own: namespace of our tables.
         soft: whether rows of deleted keys stay, marked.
@@ -91,14 +87,12 @@ class Tables:
         self,
         dialect: Dialect,
         output: str,
-        steps: Sequence[Step],
         namespace: str | None,
         own: str,
         soft: bool,
     ) -> None:
         self._dialect = dialect
         self._output = output
-        self._steps = steps
         self._namespace = namespace
         self._own = own
         self._soft = soft
@@ -250,7 +244,7 @@ class Tables:
             if column.computed:
                 raise self._refused(place, f"computes its column {field.name}")
             if not self._can_store(table, column, field):
-                values = with_digits(field, self._source(table, field)).type
+                values = with_digits(field, table.unchanged.get(field.name)).type
                 raise self._refused(
                     place,
                     f"has a column {field.name} of type {column.sql_type}, which can't store "
@@ -286,14 +280,14 @@ class Tables:
         """Check a column of texts that still has the type of the source's former column, if only
         one of the types is an array: it would refuse each row.
         """
-        source = self._source(table, field)
+        source = table.unchanged.get(field.name)
         if source is None or not pa.types.is_string(field.type):
             return
         now = without_nullability(self._type(session, table, field))
         before = {
             self._dialect.type_of(session, field, each, table.origin.kind, key=())
             for each in former
-            if each.name == field.name and each.type_name != source.type_name
+            if each.name == source.name and each.type_name != source.type_name
         }
         if column.sql_type in before and column.sql_type.endswith("[]") != now.endswith("[]"):
             raise self._refused(
@@ -357,7 +351,7 @@ class Tables:
 
     def _can_store(self, table: TargetTable, column: FoundColumn, field: pa.Field) -> bool:
         if column.base in _DECIMALS:
-            field = with_digits(field, self._source(table, field))
+            field = with_digits(field, table.unchanged.get(field.name))
         return self._dialect.holds(column.base, column.sql_type, field)
 
     def _check_key(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> None:
@@ -444,7 +438,7 @@ class Tables:
 
     def _type(self, session: DatabaseSession, table: TargetTable, field: pa.Field) -> str:
         key = [table.columns.field(n) for n in table.key] if field.name in table.key else []
-        source = self._source(table, field)
+        source = table.unchanged.get(field.name)
         found = self._dialect.type_of(session, field, source, table.origin.kind, key=key)
         if found is None:
             raise TableLeftOutError(
@@ -452,12 +446,6 @@ class Tables:
                 f"of {table.source} ({field.type}): cast it by a step"
             )
         return f"{found} NOT NULL" if key else f"{found} NULL"
-
-    def _source(self, table: TargetTable, field: pa.Field) -> Column | None:
-        """Return the source's column, or None if a step changes columns."""
-        if any(step.action not in _HARMLESS for step in steps_of(self._steps, table.source)):
-            return None
-        return {column.name: column for column in table.schema.columns}.get(field.name)
 
     def _find(
         self, session: DatabaseSession, table: TargetTable, place: TableName

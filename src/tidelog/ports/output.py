@@ -330,7 +330,7 @@ class IdleOutputKind(Protocol[C]):
         """Return whether the destination has all records before ``log.end`` and none beyond it.
 
         And whether `Output.prepare` would accept it, with nothing to finish. The same settings and
-        tables were checked before. False: no, or that can't be known. Writes nothing. Raises
+        tables were checked before. False: no, or that can't be known. Writes nothing there. Raises
         OutputError if the destination does not answer.
         """
         ...

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.errors import KeyMissingError, OutputRefusedError
+from tidelog.errors import KeyMissingError, OutputRefusedError, TableLeftOutError
 from tidelog.outputs.base.progress import LeftOutTableStore
+from tidelog.outputs.lake.delta import output as delta_output
+from tidelog.outputs.lake.delta.config import KIND, DeltaSection
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.output import has_whole_log
 from tidelog.outputs.lake.delta.table import DeltaTable, commit_note, path_of
@@ -53,7 +58,14 @@ class Copies:
     def are_idle(self, **options: Any) -> bool:
         log = self.built.log
         extent = LogExtent(self.built.path, log.generation, log.latest_offset(), self.state)
-        return has_whole_log(extent, self.lake, "delta", (), DeltaOptions(**options))
+        found = has_whole_log(extent, self.lake, "delta", (), DeltaOptions(**options))
+        return found is not None
+
+    def are_known(self, **options: Any) -> bool:
+        """Are they, by the output's kind, which may remember the last check?"""
+        log = self.built.log
+        extent = LogExtent(self.built.path, log.generation, log.latest_offset(), self.state)
+        return KIND.is_idle(DeltaSection(kind="delta", path=self.lake, **options), extent)
 
 
 @pytest.fixture
@@ -152,3 +164,88 @@ def test_deletes_that_become_soft_are_to_be_settled(copies: Copies) -> None:
     copies.create()
     copies.commit(copies.end)
     assert not copies.are_idle(soft_deletes=True)
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The outputs of which tables were read, by name."""
+    found: list[str] = []
+
+    def read(log: LogExtent, root: str, output: str, *rest: Any) -> Mapping[str, int] | None:
+        found.append(output)
+        return has_whole_log(log, root, output, *rest)
+
+    monkeypatch.setattr(delta_output, "has_whole_log", read)
+    return found
+
+
+def test_tables_are_not_read_again_until_somebody_commits(
+    copies: Copies, checks: list[str]
+) -> None:
+    copies.create()
+    copies.commit(copies.end)
+    assert copies.are_known()
+    assert copies.are_known()
+    assert len(checks) == 1
+    writer = CommitWriter(copies.copy.store)
+    writer.commit(copies.copy.state, [], operation="OPTIMIZE", parameters={}, note=None)
+    assert copies.are_known()
+    assert len(checks) == 2
+    writer.commit(
+        copies.copy.state, [], operation="RESTORE", parameters={"version": "0"}, note=None
+    )
+    assert not copies.are_known()
+
+
+def test_a_check_does_not_hold_for_other_rows_settings_or_tables(
+    copies: Copies, checks: list[str]
+) -> None:
+    copies.create()
+    copies.commit(copies.end)
+    assert copies.are_known()
+    assert not copies.are_known(deletes="soft")
+    left_out = LeftOutTableStore(copies.state, copies.built.log.generation, "delta")
+    left_out.add("public.t", TableLeftOutError("it is damaged"), 0)
+    assert not copies.are_known()
+    left_out.take_again(["public.t"], lambda _: None, lambda _: None, 0)
+    left_out.take_again([], lambda _: None, lambda _: None, 0)
+    assert copies.are_known()
+    copies.insert("2")
+    assert not copies.are_known()
+
+
+def test_a_removed_copy_and_one_in_its_place_are_noticed(copies: Copies) -> None:
+    copies.create()
+    copies.commit(copies.end)
+    assert copies.are_known()
+    shutil.rmtree(copies.copy.path)
+    assert not copies.are_known(), "it is gone"
+    copies.copy = DeltaTable(copies.copy.path, copies.copy.layout, lambda works: [])
+    copies.create("older")
+    copies.commit(copies.end)
+    with pytest.raises(OutputRefusedError, match="generation older"):
+        copies.are_known()
+
+
+LOADED = """
+import sys
+from tidelog.outputs.lake.delta.config import KIND, DeltaSection
+from tidelog.ports import LogExtent
+from tidelog.state.sqlite import SqliteState
+url, log, generation, end, lake = sys.argv[1:]
+extent = LogExtent(log, generation, int(end), SqliteState(url))
+found = KIND.is_idle(DeltaSection(kind="delta", path=lake), extent)
+print(found, {"numba", "pyspark"} & sys.modules.keys())
+"""
+
+
+def test_a_check_that_holds_loads_neither_spark_nor_the_decoder(
+    copies: Copies, tmp_path: Path
+) -> None:
+    copies.create()
+    copies.commit(copies.end)
+    assert copies.are_known()
+    log, url = copies.built.log, f"sqlite:///{tmp_path / 'state.db'}"
+    given = [url, copies.built.path, log.generation, str(log.latest_offset()), copies.lake]
+    done = subprocess.run([sys.executable, "-c", LOADED, *given], capture_output=True, text=True)
+    assert done.stdout == "True set()\n", done.stderr

@@ -214,11 +214,19 @@ def _names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str
 
 
 def _idle(section: DeltaSection, log: LogExtent) -> bool:
-    from tidelog.outputs.lake.delta.output import has_whole_log
+    from tidelog.outputs.lake.delta.idle import is_as_checked, record_check
 
     section.provide_options()
+    settings = section.model_dump_json()
+    if is_as_checked(log, section.name, settings):
+        return True
+    from tidelog.outputs.lake.delta.output import has_whole_log
+
     options = _options(section)
-    return has_whole_log(log, str(section.path), section.name, section.tables, options)
+    newest = has_whole_log(log, str(section.path), section.name, section.tables, options)
+    if newest is not None:
+        record_check(log, section.name, settings, newest)
+    return newest is not None
 
 
 KIND = BuiltinKind(

@@ -136,16 +136,18 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
 
 def has_whole_log(
     log: LogExtent, root: str, output: str, tables: Sequence[str], options: DeltaOptions
-) -> bool:
-    """See `tidelog.ports.IdleOutputKind`. A table's offset is the end of its last batch with rows
-    of it: beyond it the log must have no rows of the table, and no end of a dump, which removes
-    rows.
+) -> Mapping[str, int] | None:
+    """Return the tables' newest versions by path (-1: there is none) if the output has all of the
+    log, else None, see `tidelog.ports.IdleOutputKind`. A table's offset is the end of its last
+    batch with rows of it: beyond it the log must have no rows of the table, and no end of a dump,
+    which removes rows.
     """
     left_out = LeftOutTableStore(log.state, log.generation, output)
     if left_out.messages():
-        return False
+        return None
     opened = EventLog.open(log.path)
     ends: dict[str, int] = {}
+    newest: dict[str, int] = {}
     chain, application = opened.chain(), application_of(log.generation, output)
     for table, schema in schemas_now(opened).items():
         if not matches(all_but(tables) or ("*.*",), table):
@@ -154,26 +156,28 @@ def has_whole_log(
         keyless = options.keyless_layout_of(table)
         copy = DeltaTable(path, options.layout_of(table), _rewrite, keyless)
         exists = copy.exists()
+        newest[path] = copy.state.version
         if not schema.match_key and str(table) in left_out.keyless():
             held = copy.property(HOLDS_PROPERTY) if exists else (keyless or copy.layout).holds
             if held == "changes":  # by other options than those that left it out
-                return False
+                return None
             continue
         since = copy.committed(application) if exists else chain.head
         if since is None or since > log.end:
-            return False
+            return None
         if any(str(table) in each.rows_by_table for each in chain.between(since, log.end)):
-            return False
+            return None
         if exists:
             ends[str(table)] = since
             copy.check_ours(table, log.generation)
             if copy.find_restore(application, since) is not None or not copy.deletes_are_settled():
-                return False
+                return None
     batch = batch_of(opened, min(ends.values(), default=log.end), log.end)
-    return not any(
+    dumped_later = any(
         done.whole and done.finalized_until > ends.get(done.table, log.end)
         for done in batch.completed
     )
+    return None if dumped_later else newest
 
 
 def _rewrite(_: Sequence[RewriteWork]) -> list[FileChanges]:

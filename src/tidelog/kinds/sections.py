@@ -295,7 +295,7 @@ class TypesSection(Section):
     arrays: ArrayTypes = Field(
         default="native",
         description="Of PostgreSQL. `native`: arrays of built-in types are arrays. A table with a "
-        "value of several dimensions, or whose first index is not 1, is left out. `text`: they are "
+        "value of other `dimensions`, or whose first index is not 1, is left out. `text`: they are "
         "PostgreSQL's text, such as `{1,2}`.",
     )
     numeric: Literal["text"] | DecimalLimits = Field(
@@ -344,7 +344,7 @@ class TypesSection(Section):
     ] = Field(
         default={},
         description="Of PostgreSQL's arrays that are native: the number of their dimensions, by "
-        "column or pattern. PostgreSQL does not keep one. All others have one dimension.",
+        "column or pattern; by default as declared (`int[][]`: 2). Values may have others.",
         examples=[{"public.grids.cells": 2}],
     )
 

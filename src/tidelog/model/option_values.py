@@ -46,8 +46,8 @@ class ColumnTypes:
     """What to do with columns of types that not every reader has.
 
     Attributes:
-        arrays: ``native``: columns of arrays are arrays, of one dimension unless ``dimensions``
-            has another number. ``text``: they are text.
+        arrays: ``native``: columns of arrays are arrays, of as many dimensions as declared
+            unless ``dimensions`` has another number. ``text``: they are text.
         numeric: (precision, scale) of the decimals that numbers without limits become; None: they
             are text.
         json: ``text``, or ``variant``: Spark's VARIANT.

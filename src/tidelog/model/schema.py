@@ -194,7 +194,9 @@ class TableSchema:
     has numbered the version (from 1 up). ``wire_format`` names the decoder of `tidelog.codecs` for
     the payloads, e.g. ``pgoutput``. ``excluded`` columns, in the table's order, are in no record;
     ``columns`` are the others. ``structures`` has, by name of a column of a type that users
-    defined, the logical type with its structure; who reads may ask for it.
+    defined, the logical type with its structure; who reads may ask for it. ``dimensions`` has, by
+    name of a column of arrays, how many dimensions it was declared with, unless one: its values may
+    have others.
     """
 
     table: TableName
@@ -207,6 +209,7 @@ class TableSchema:
     schema_id: int = 0
     excluded: tuple[ExcludedColumn, ...] = ()
     structures: tuple[tuple[str, str], ...] = ()
+    dimensions: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def match_key(self) -> tuple[str, ...]:
@@ -294,7 +297,11 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        for name in ("excluded", "structures"):  # as in versions that were stored before these
+        for name in (
+            "excluded",
+            "structures",
+            "dimensions",
+        ):  # as in versions that were stored before these
             if not data[name]:
                 del data[name]
         return data
@@ -315,4 +322,5 @@ class TableSchema:
                 for each in data.get("excluded", ())
             ),
             structures=tuple((name, kind) for name, kind in data.get("structures", ())),
+            dimensions=tuple((name, number) for name, number in data.get("dimensions", ())),
         )

@@ -28,6 +28,8 @@ from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TableLeftOutError
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName
 from tidelog.spark.pipeline import LoopOptions, run_output_loops
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -325,6 +327,39 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
         wait_for(config, 8)
         run_once(spark, load_config(file))
         assert rows("grids", "g")[-1] == "{6}"
+
+
+def test_declared_dimensions_are_those_of_the_arrays(
+    spark: Any, database: str, tmp_path: Path
+) -> None:
+    """Of rows of the log and of a dump alike; a value of others leaves its table out."""
+    place = tmp_path / "lake" / "public" / "declared"
+
+    def rows() -> list[Any]:
+        return [row["g"] for row in rows_of(by_duckdb(str(place)))]
+
+    output = f"{{kind: delta, path: {tmp_path}/lake, types: {{{DIMENSIONS}}}}}"
+    with capture(database, tmp_path, f"[{output}]") as (sql, config):
+        sql.execute("CREATE TABLE declared (id int PRIMARY KEY, g int[][])")
+        sql.execute("INSERT INTO declared VALUES (1, '{{1,2},{3,4}}'), (2, '{}'), (3, NULL)")
+        wait_for(config, 4)
+        wait_for_dumps(config, "public.declared", 1)
+        sql.execute("UPDATE declared SET g = '{{7,8,9}}' WHERE id = 3")
+        wait_for(config, 5)
+        assert run_once(spark, config) == ""
+        assert rows() == [[[1, 2], [3, 4]], [], [[7, 8, 9]]]
+        log = EventLog.open(str(config.log.path))
+        assert len(log.schemas.versions(TableName("public", "declared"))) == 1
+        sql.execute("ALTER TABLE declared ALTER g TYPE int[]")  # what is there keeps its type
+        sql.execute("INSERT INTO declared VALUES (4, '{{5}}')")
+        wait_for(config, 6)
+        assert run_once(spark, config) == ""
+        assert rows()[3:] == [[[5]]]
+        sql.execute("INSERT INTO declared VALUES (5, '{6}')")
+        wait_for(config, 7)
+        told = run_once(spark, config)
+        assert "is an array of fewer dimensions, which array(array(int32)) does not fit" in told
+        assert rows()[3:] == [[[5]]]
 
 
 def test_files_have_arrays_if_asked(spark: Any, database: str, tmp_path: Path) -> None:

@@ -92,9 +92,11 @@ def native_logical(schema: TableSchema, column: Column, types: ColumnTypes) -> s
 
 
 def dimensions(types: ColumnTypes, schema: TableSchema, column: str) -> int:
-    """Return how many dimensions the arrays of a column have by the option ``types``."""
+    """Return how many dimensions the arrays of a column have: by the option ``types``, else as
+    declared.
+    """
     found = (n for p, n in types.dimensions if matches_column(p, schema.table, column))
-    return next(found, 1)
+    return next(found, dict(schema.dimensions).get(column, 1))
 
 
 def _range(type_id: int, types: ColumnTypes) -> str:

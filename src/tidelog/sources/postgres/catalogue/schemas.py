@@ -48,6 +48,7 @@ LOGICAL = {
 }
 _UNFIT = re.compile(r"[ ,;{}()\n\t=.]")
 NUMERIC = 1700
+_MOST_DIMENSIONS = 6  # of a value; the catalogue's number is not limited
 MAX_DECIMAL_PRECISION = 38
 
 # Columns as pgoutput sends them, in order; attidentity etc. don't matter to it. Not all versions
@@ -59,7 +60,7 @@ WITH published AS (
 )
 SELECT n.nspname::text, c.relname::text, c.oid::int8, c.relkind::text, c.relreplident::text,
   (SELECT coalesce(json_agg(json_build_array(a.attnum, a.attname, a.atttypid::int8, a.atttypmod,
-     a.attnotnull) ORDER BY a.attnum), '[]')
+     a.attnotnull, a.attndims) ORDER BY a.attnum), '[]')
    FROM pg_catalog.pg_attribute a
    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
      AND (a.attgenerated = '' OR (a.attgenerated = 's' AND published.generated))),
@@ -133,13 +134,15 @@ _THERE = b"SELECT oid::int8 FROM pg_catalog.pg_class WHERE oid = ANY (%s::int8[]
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """A table's catalogue row; columns are (attnum, name, type oid, typmod, not null)."""
+    """A table's catalogue row; columns are (attnum, name, type oid, typmod, not null,
+    dimensions as declared).
+    """
 
     table: TableName
     oid: int
     kind: str
     identity: str
-    columns: list[tuple[int, str, int, int, bool]]
+    columns: list[tuple[int, str, int, int, bool, int]]
     key: list[int]
     key_immediate: bool
     identity_index: list[int]
@@ -148,6 +151,14 @@ class _Relation:
     @property
     def names(self) -> list[str]:
         return [name for _, name, *_ in self.columns]
+
+    def dimensions(self, types: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        """Those of arrays that were declared with several, of columns that still have this type."""
+        return tuple(
+            (name, number)
+            for _, name, type_oid, *_, number in self.columns
+            if 1 < number <= _MOST_DIMENSIONS and types.get(name) == type_oid
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +245,7 @@ class PostgresSchemaFinder:
             relation.identity,
             _identity_columns(relation),
         )
-        columns, structures = _columns(related, [c[1:] for c in relation.columns])
+        columns, structures = _columns(related, [c[1:5] for c in relation.columns])
         schema = TableSchema(
             table=relation.table,
             relation_id=relation.oid,
@@ -244,6 +255,7 @@ class PostgresSchemaFinder:
             identity_kind=kind,
             wire_format=WIRE_FORMAT,
             structures=structures,
+            dimensions=relation.dimensions({column.name: column.type_id for column in columns}),
         )
         unfit = None if schema.key else unfit_key(self._keys, relation.table, names)
         schema = self._without_excluded(related, schema)
@@ -285,6 +297,9 @@ class PostgresSchemaFinder:
             identity_kind=kind,
             wire_format=WIRE_FORMAT,
             structures=structures,
+            dimensions=()
+            if relation is None
+            else relation.dimensions({column.name: column.type_id for column in built}),
         )
         return self._without_excluded(related, schema)
 

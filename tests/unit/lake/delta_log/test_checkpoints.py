@@ -109,6 +109,16 @@ def test_tombstones_stay_until_they_expire(table: Table, monkeypatch: pytest.Mon
     assert [row["deletionTimestamp"] for row in tombstones(table, 4)] == [NOW_MS + 5]
 
 
+def test_tombstones_are_in_a_group_of_their_own(table: Table) -> None:
+    """So a reader that looks for other actions does not read them."""
+    state = filled(table)
+    write_checkpoint(table.store, state)
+    with pq.ParquetFile(log(table) / f"{2:020d}.checkpoint.parquet") as file:
+        groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+    assert [len(each) - each["remove"].null_count for each in groups] == [0, 1]
+    assert [len(each) - each["add"].null_count for each in groups] == [2, 0]
+
+
 def test_a_file_that_came_back_has_no_tombstone(table: Table) -> None:
     state = filled(table)
     write_checkpoint(table.store, state)
@@ -210,11 +220,19 @@ def test_a_small_checkpoint_is_followed_by_another_soon(
     assert not is_checkpoint_due(state)
     table.fill(state, 1)
     assert is_checkpoint_due(state)
-    monkeypatch.setattr(commits, "_SMALL", 10)
+    monkeypatch.setattr(commits, "_ACTIONS_A_COMMIT", 1)
     assert not is_checkpoint_due(state), "it would cost more"
-    table.fill(state, 61)
-    assert state.version == 100
+    assert state.checkpoint is not None
+    actions = state.checkpoint.actions
+    assert actions is not None
+    table.fill(state, actions - 20 - 1)
+    assert not is_checkpoint_due(state)
+    table.fill(state, 1)
     assert is_checkpoint_due(state)
+    monkeypatch.setattr(commits, "_ACTIONS_A_COMMIT", 0.1)
+    assert not is_checkpoint_due(state)
+    table.fill(state, 100 - state.version)
+    assert is_checkpoint_due(state), "the table says so"
 
 
 def test_by_default_every_tenth_commit_has_one(table: Table) -> None:

@@ -7,9 +7,10 @@ import threading
 from typing import Any
 
 import pytest
+import yaml
 from tests.support.engines import committed, no_threads_left, until, versions
 from tests.support.make_engine import MakeEngine
-from tests.support.undumpable import undumpable
+from tests.support.undumpable import KEYS, undumpable
 
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
@@ -211,7 +212,7 @@ def test_a_dump_that_lacks_a_table_is_delivered_but_for_it(
 ) -> None:
     for statement in undumpable("unread").split("; "):
         postgres.execute(statement, database.rsplit("/", 1)[1])
-    make_engine.of(snapshot="initial_only")
+    make_engine.of(snapshot="initial_only", keys=yaml.safe_load(KEYS))
     seen: list[int] = []
     for _ in range(2):  # the second finds nothing left to deliver
         engine = make_engine(consumer=lambda event: seen.append(event.after["id"]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+KEYS = "{'*.*': [absent]}"  # of the section `source`
+
 
 def undumpable(table: str) -> str:
-    """SQL that makes the table, with a column ``n``: its rows are matched by an index, and it has
-    no primary key.
+    """SQL that makes the table, with a column ``n``: its rows are matched by an index, and
+    `KEYS` name another column of it.
     """
     index = f"{table.rpartition('.')[2]}_n"
     return (

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tidelog.app.overview.build import overview
-from tidelog.capture.dumps.state import NO_KEY
 from tidelog.cli.live import fit_rows
 from tidelog.cli.status_lines import (
     ChangedFacts,
@@ -324,18 +323,6 @@ def test_a_failed_dump_is_reported_once() -> None:
         found = overview(status(**failed, **known), NOW_MS)
         assert [each.about for each in found.problems] == ["public.t"]
         assert found.problems[0].kind != "dump-failed"
-
-
-def test_a_table_that_only_its_replica_identity_gives_a_key_has_copies_with_missing_rows() -> None:
-    failed = {"failed": [{"table": "public.t", "reason": NO_KEY}]}
-    found = overview(status(**failed, tables=[{"table": "public.t"}]), NOW_MS)
-    [problem] = found.problems
-    assert problem.severity is Severity.WARNING
-    assert problem.remedy.startswith("tidelog check CONFIG")
-    assert problem.sentence == (
-        f"public.t is not dumped, so copies lack rows that no change has touched since: {NO_KEY}"
-    )
-    assert "1 table; not dumped, as it has no primary key: public.t" in status_text(found)
 
 
 def test_a_table_that_was_renamed_to_what_is_not_captured_names_the_option() -> None:

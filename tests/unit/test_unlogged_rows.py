@@ -36,7 +36,7 @@ def changed(number: int, xid: int = 7) -> RowsUnlogged:
 def automatic_dumps(state: SqliteState, *, repeats: bool = True) -> AutomaticDumps:
     coordinator, watch = Mock(dumps=list), Mock()
     watch.leaves_out.return_value = False
-    watch.known.return_value = watch.undumpable.return_value = set()
+    watch.known.return_value = set()
     for name in ("inserts_only", "left_out_columns"):
         setattr(watch, name, {})
     return AutomaticDumps(

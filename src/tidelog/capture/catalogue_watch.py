@@ -118,7 +118,6 @@ MAX_MISSING = 10_000
 """Number of names of tables that do not exist which are remembered."""
 
 _UNKNOWN = ""  # a fingerprint that differs from any other
-_BY_INDEX = "*"  # instead of the key's columns
 _NOT_READ = "?"  # older than the log, but unsupported: its state of then needs no dump
 
 
@@ -315,14 +314,9 @@ class CatalogueWatch:
                     reason += ", and the log may lack its first rows"
             else:
                 reason = "its rows may have changed without row events"
-            # The dump of a new table that no key can be read by fails with a message that says so.
-            wanted = new or shape.schema.dumpable
-            if self._is_settled(name, fingerprint) and (
-                not wanted or self._request_dump(table, reason)
-            ):
-                if wanted:
-                    requested.append(table)
-                    self._unsupported.dump_requested(table)
+            if self._is_settled(name, fingerprint) and self._request_dump(table, reason):
+                requested.append(table)
+                self._unsupported.dump_requested(table)
                 current[name], current_versions[name] = fingerprint, version
                 self.earlier_writers.forget(name)
                 continue
@@ -405,11 +399,6 @@ class CatalogueWatch:
         """The tables that existed at the last comparison."""
         return self._last_known().keys()
 
-    def undumpable(self) -> set[str]:
-        """Tables that match rows by an index, without a primary key, if all are to be dumped."""
-        known = self._last_known().items() if self._dump_new else ()
-        return {name for name, fingerprint in known if fingerprint.endswith(f" {_BY_INDEX}")}
-
     def is_settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now cover everything that the catalogue shows of the table?
         False while transactions run that may have begun before the change: poll it.
@@ -476,10 +465,7 @@ def stored_entries(state: StateStore, key: str) -> dict[str, Any]:
 
 
 def _fingerprint(shape: TableShape) -> str:
-    # An index used as identity matches rows but can't be dumped by: a key may be added later.
-    schema = shape.schema
-    key = ",".join(schema.match_key) if schema.dumpable else _BY_INDEX
-    return f"{shape.storage} {key}"
+    return f"{shape.storage} {','.join(shape.schema.match_key)}"
 
 
 def changes_rows(seen: SchemaSeen) -> str | None:

@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 messages = logging.getLogger("tidelog.messages")
 messages.setLevel(logging.INFO)  # requested by the command, whatever --log-level is
 
-_NO_KEY_FOR_KEYS = "it has no primary key: add one, or name a unique key of it in source.keys"
 _UNMATCHED = "no captured table matches"
 _NONE_CAPTURED = "no table is captured; see source.tables"
 
@@ -227,10 +226,9 @@ class CommandHandler:
                 wrong = self._condition_error(table, condition)
             if shape is None:
                 rejected.append(Rejected(str(table), reason, status.value))
-            elif not shape.schema.key and (by_keys or not shape.schema.keyless):
-                reason = _NO_KEY_FOR_KEYS if by_keys else NO_KEY
+            elif by_keys and not shape.schema.key:
                 status = TableScanStatus.NO_PRIMARY_KEY
-                rejected.append(Rejected(str(table), reason, status.value))
+                rejected.append(Rejected(str(table), NO_KEY, status.value))
             elif wrong is not None:
                 rejected.append(Rejected(str(table), wrong, TableScanStatus.SQL_EXCEPTION.value))
             else:

@@ -223,11 +223,6 @@ class TableSchema:
         """Do no columns identify its rows? Then a dump reads it whole, in one snapshot."""
         return not self.key and not self.match_key
 
-    @property
-    def dumpable(self) -> bool:
-        """Can a dump read it, by key or whole? Not if only its replica identity has a key."""
-        return bool(self.key) or self.keyless
-
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)

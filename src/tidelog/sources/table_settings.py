@@ -26,6 +26,12 @@ from tidelog.sources.findings import Finding
 
 # Surrogate keys.
 
+KEYLESS = (
+    "no primary key: its changes are captured, and a dump reads it whole under one snapshot; "
+    "without a key no copy of it can be kept"
+)
+"""What `check` says of a table without a key."""
+
 
 def surrogate_key(
     keys: Mapping[str, Sequence[str]], table: TableName, present: Sequence[str]
@@ -46,19 +52,6 @@ def proposed_key(table: TableName, unique: Iterable[Sequence[str]]) -> str | Non
         return None
     line = json.dumps({pattern_of(table): list(shortest)}, ensure_ascii=False)
     return f"its unique index can be the key, set source.keys: {line}"
-
-
-def keyless_message(dumped: bool) -> str:
-    """What `check` says of a table without a primary key."""
-    if dumped:
-        return (
-            "no primary key: its changes are captured, and a dump reads it whole under one "
-            "snapshot; without a key no copy of it can be kept"
-        )
-    return (
-        "no primary key, and its replica identity is an index: it is captured, and not dumped, so "
-        "copies lack rows that no change has touched since"
-    )
 
 
 def unfit_key(

@@ -7,7 +7,7 @@ from tests.behaviours.dumps.dumped import Make
 from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import ONE, READERS, TWO, only, ways
 from tests.integration.windows.live import at, crash
-from tests.support.undumpable import undumpable
+from tests.support.undumpable import KEYS, undumpable
 
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ConfigError, IncompleteDumpError
@@ -46,7 +46,7 @@ def test_initial_only_ends(make: Make, mode: str) -> None:
 
 @ways(only("postgres", ONE))
 def test_initial_only_ends_with_an_error_that_names_what_it_lacks(make: Make) -> None:
-    dumped = make(snapshot="initial_only")
+    dumped = make(snapshot="initial_only", source_lines=f"keys: {KEYS}")
     dumped.table(rows=12)
     dumped.sql.execute(undumpable("unread"))
     dumped.start(wait=False)
@@ -116,8 +116,8 @@ def test_always_does_not_begin_again_what_was_cancelled(make: Make) -> None:
 
 @ways(only("postgres", ONE))
 def test_each_start_that_ends_tells_what_it_lacks(make: Make) -> None:
-    decisions = "snapshot_configuration: {data: always, stream: false}"
-    dumped = make(snapshot="configuration_based", source_lines=decisions)
+    lines = f"snapshot_configuration: {{data: always, stream: false}}\n  keys: {KEYS}"
+    dumped = make(snapshot="configuration_based", source_lines=lines)
     dumped.table(rows=12)
     dumped.start(wait=False)
     assert dumped.ended() is None

@@ -14,7 +14,6 @@ import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make, gate
 from tests.behaviours.dumps.sources import N
 from tests.behaviours.dumps.ways import Way, ways
-from tests.support.undumpable import undumpable
 
 from tidelog.capture.notifications import TableScanStatus
 from tidelog.control.commands import PauseSnapshot, ResumeSnapshot, StopSnapshot
@@ -84,10 +83,6 @@ def test_a_waiter_for_completed_never_waits_for_ever(make: Make) -> None:
     assert "no captured table matches" in rejected["public.nowhere"]
     dumped.restart()
     assert completed(dumped, ask(dumped, "after", "public.keyless")) == [start, done, end]
-    if dumped.on.kind == "postgres":
-        dumped.sql.execute(undumpable("public.unread").encode())
-        no_key = scan("public.unread", "NO_PRIMARY_KEY")
-        assert completed(dumped, ask(dumped, "unread", "public.unread")) == [start, no_key, end]
     assert dumped.notifications("some").count(end) == 1
     dumped.check()
 

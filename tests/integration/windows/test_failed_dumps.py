@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from tests.integration.windows.live import Live
-from tests.support.undumpable import undumpable
 
 from tidelog import app
-from tidelog.capture.dumps import automatic, store
+from tidelog.capture.dumps import automatic
 
 pytestmark = pytest.mark.integration
 Make = Callable[..., Live]
@@ -51,29 +50,3 @@ def test_failed_dump_is_asked_for_again(
     one.wait_for(lambda: not failed(), "nothing is left to repeat")
     one.sql.execute("UPDATE t SET n = 0 WHERE id = 3")
     one.check()
-
-
-def test_tables_that_no_dump_can_read_are_reported_however_many(
-    live: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More than dumps that failed are kept; and no longer once there is a key."""
-    monkeypatch.setattr(automatic, "REPEAT_EVERY_S", 0.1)
-    monkeypatch.setattr(store, "KEEP_FINISHED", 2)
-    one = live(snapshot="initial")
-    one.start()
-    one.dumped("initial")
-    for name in "abcdef":
-        one.sql.execute(undumpable(name).encode())
-
-    def failed() -> dict[str, str]:
-        found = app.status(one.config).document
-        told = {entry["table"]: entry["reason"] for entry in found.get("failed", ())}
-        assert found.get("tables_failed", 0) == len(told)
-        return told
-
-    tables = {f"public.{name}" for name in "abcdef"}
-    one.wait_for(lambda: failed().keys() == tables, "all are told")
-    assert len(set(failed().values())) == 1
-    assert "no primary key" in failed()["public.a"]
-    one.sql.execute("ALTER TABLE a ADD PRIMARY KEY (n)")
-    one.wait_for(lambda: failed().keys() == tables - {"public.a"}, "it is dumped")

@@ -15,7 +15,6 @@ from tidelog.app.base.log_location import event_log_path
 from tidelog.app.overview.remote_control import dump_wait, send_command
 from tidelog.app.sources.keys import key_scope, missing_keys, store_keys
 from tidelog.app.sources.kinds import source_kind
-from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.log_guard import GIVEN_UP_KEY, with_its_cause
 from tidelog.capture.session.start import CONSENT_KEY, GAP_KEY, GENERATION_KEY, STATUS_KEY
 from tidelog.config import AnyConfig, Config, as_config
@@ -166,7 +165,7 @@ def _reason_not_dumped(shape: TableShape | UnsupportedReason | None) -> str | No
         return shape.reason
     if shape is None:
         return "the table is gone"
-    return None if shape.schema.dumpable else NO_KEY
+    return None
 
 
 def reset(config: Config) -> None:

@@ -34,7 +34,6 @@ from tidelog.app.overview.process_problems import (
 from tidelog.app.overview.reader import engine_health
 from tidelog.app.overview.source_problems import channel_problems, check_problems, source_problems
 from tidelog.app.overview.table_problems import table_problems
-from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.log_guard import RetainedLog
 from tidelog.model.units import brief_span, counted, format_bytes
 from tidelog.results import (
@@ -143,9 +142,8 @@ def _log_answer(status: Mapping[str, Any], source: SourceHealth, now_ms: int) ->
 def _tables_answer(tables: Sequence[Table]) -> _Answer:
     if not tables:
         return _NOTHING
-    keyless = [each for each in tables if _lacks_key(each)]
     problematic = sorted(
-        (each for each in tables if each.state in _LABELS and not _lacks_key(each)),
+        (each for each in tables if each.state in _LABELS),
         key=lambda each: list(_LABELS).index(each.state),
     )
     excluding = [each for each in tables if each.excluded_columns]
@@ -160,10 +158,6 @@ def _tables_answer(tables: Sequence[Table]) -> _Answer:
                 for each in excluding[:ITEMS_NAMED]
             ]
             text = f"{counted(len(tables), 'table')}; excluded columns: {_list(named, excluding)}"
-        if keyless:
-            named = [_brief_name(each.table) for each in keyless[:ITEMS_NAMED]]
-            text = text.removesuffix(", all captured whole")
-            text += f"; not dumped, as it has no primary key: {_list(named, keyless)}"
         return f"{len(tables):,}", text, None
     named = [
         f"{_brief_name(each.table)} ({_LABELS[each.state]}: {_cut(each.reason)})"
@@ -171,11 +165,6 @@ def _tables_answer(tables: Sequence[Table]) -> _Answer:
     ]
     text = f"{len(problematic):,} of {len(tables):,} with a problem: {_list(named, problematic)}"
     return counted(len(problematic), "problem"), text, None
-
-
-def _lacks_key(table: Table) -> bool:
-    """Return whether the table is captured, and not dumped because it has no primary key."""
-    return table.state == TableCaptureState.DUMP_FAILED and table.reason == NO_KEY
 
 
 def _dump_answer(status: Mapping[str, Any], dumps: Sequence[RunningDump], now_ms: int) -> _Answer:

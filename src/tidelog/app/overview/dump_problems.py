@@ -11,7 +11,7 @@ from tidelog.app.overview.problems import (
     problem,
 )
 from tidelog.capture.dump_gate import DumpBlockCause
-from tidelog.capture.dumps.state import FINISHED_TABLES, NO_KEY, DumpStatus
+from tidelog.capture.dumps.state import FINISHED_TABLES, DumpStatus
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.model.patterns import dump_command
 from tidelog.model.schema import TableName
@@ -112,18 +112,12 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
     }
     for failed in status.get("failed") or ():
         if failed["table"] not in reported:
-            keyless = failed["reason"] == NO_KEY  # which says what to do
             yield problem(
                 "dump-failed",
                 Severity.WARNING,
                 failed["table"],
-                f"{failed['table']} is not dumped, so copies lack rows that no change has touched "
-                f"since: {failed['reason']}"
-                if keyless
-                else f"The dump of {failed['table']} failed: {failed['reason']}",
-                "tidelog check CONFIG\nIt prints the line of source.keys."
-                if keyless
-                else dump_command(TableName.parse(failed["table"])),
+                f"The dump of {failed['table']} failed: {failed['reason']}",
+                dump_command(TableName.parse(failed["table"])),
                 "a-table-of-the-dump-cant-be-dumped",
             )
     for dump in status.get("dumps") or ():

@@ -36,7 +36,6 @@ from tidelog.capture.capture_scope import RelationNames
 from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows, stored_entries
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import (
-    NO_KEY,
     TABLE_GONE,
     DumpState,
     TableProgress,
@@ -411,10 +410,7 @@ class AutomaticDumps:
         dumps = self._coordinator.dumps()
         failed = last_failed(dumps)
         known = self.watch.known()
-        # `undumpable` is complete; of dumps only the newest are kept.
-        self.failed = dict.fromkeys(sorted(self.watch.undumpable()), NO_KEY) | {
-            table: why for table, why in failed.items() if table in known
-        }
+        self.failed = {table: why for table, why in failed.items() if table in known}
         self._repeat_at = now + (FAILED_EVERY_S if self.failed else REPEAT_EVERY_S)
         if not self._repeats:
             return
@@ -484,13 +480,12 @@ class AutomaticDumps:
         reason = None
         if previous is None or previous.fingerprint != schema.fingerprint:
             reason = changes_rows(SchemaSeen(schema, previous))
-        due = reason is not None and schema.dumpable
-        if due and name in self._unlogged():
+        if reason is not None and name in self._unlogged():
             return False
-        if due and not self._dump_if_settled(schema.table, str(reason)):
+        if reason is not None and not self._dump_if_settled(schema.table, reason):
             return False
         self._put(JUDGED_KEY, name, schema.to_json())
-        if due or behind:
+        if reason is not None or behind:
             self._put(DUMPED_KEY, name, None)
         return True
 

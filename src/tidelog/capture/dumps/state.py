@@ -279,10 +279,8 @@ Missing = Literal["delete", "list"]
 
 
 TABLE_GONE = "the table does not exist (any more)"
-NO_KEY = (
-    "the table has no primary key, and its replica identity is an index: add a primary key, or "
-    "name the index's columns in source.keys"
-)
+NO_KEY = "it has no primary key: add one, or name a unique key of it in source.keys"
+"""Of a table of which a dump should read given keys."""
 HIDDEN_FIELDS = frozenset({
     "ranges", "failed", "keys_done", "where", "where_names", "may_pass", "begun_offset",
     "key_spelling",

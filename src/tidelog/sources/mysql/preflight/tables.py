@@ -29,7 +29,7 @@ from tidelog.sources.mysql.preflight.account import (
     open_grants,
     read_grants,
 )
-from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
+from tidelog.sources.table_settings import KEYLESS, excluded_finding, proposed_key
 
 if TYPE_CHECKING:
     from tidelog.sources.mysql.preflight.account import CheckContext
@@ -185,7 +185,7 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
     if "PRIMARY" in table.unique:
         return
     if wanted is None:
-        text = keyless_message(True)
+        text = KEYLESS
         unique = [
             list(each)
             for each in table.unique.values()

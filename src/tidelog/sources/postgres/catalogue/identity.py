@@ -246,12 +246,10 @@ def _logged_columns(
     if why is None:
         why = "its primary key is deferrable" if member.keyed else "it has no primary key"
     fix = _default_identity_sql(member, generated) or _other_identity_sql(member, logs_generated)
-    advice = _NEED_KEY if member.unique is None else f"{_NAME_KEY}, {_NEED_KEY}"
-    return nothing, IdentityTrouble(why, fix, "" if member.primary else advice)
+    return nothing, IdentityTrouble(why, fix, "" if member.primary else _NEED_KEY)
 
 
 _NEED_KEY = "or give it a primary key of plain columns that is not deferrable"
-_NAME_KEY = "and name its columns in source.keys, else it is not dumped"
 
 
 def _default_identity_sql(member: _Member, generated: bool) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8, c.relkind::text, c.relrepl
   -- A deferrable primary key identifies rows, but not in the log.
   EXISTS (SELECT FROM pg_catalog.pg_index i
    WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid),
-  (SELECT json_agg(k.attnum ORDER BY k.attnum)
+  (SELECT json_agg(k.attnum ORDER BY k.place)
    FROM pg_catalog.pg_index i
    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
    WHERE i.indrelid = c.oid AND i.indisreplident AND k.place <= i.indnkeyatts),
@@ -250,7 +250,7 @@ class PostgresSchemaFinder:
             table=relation.table,
             relation_id=relation.oid,
             columns=columns,
-            key=self._key(relation.table, relation, names),
+            key=self._key(relation.table, relation, names, kind, identity),
             identity=identity,
             identity_kind=kind,
             wire_format=WIRE_FORMAT,
@@ -290,9 +290,7 @@ class PostgresSchemaFinder:
             table=table,
             relation_id=seen.relation_id,
             columns=built,
-            key=self._key(table, relation, names)
-            if kind != "d" or not identity
-            else self._default_key(relation, identity),
+            key=self._key(table, relation, names, kind, identity),
             identity=identity,
             identity_kind=kind,
             wire_format=WIRE_FORMAT,
@@ -334,23 +332,28 @@ class PostgresSchemaFinder:
         above = related.above.get(schema.relation_id, ())
         return self.exclusion.apply(schema, above, dropped=schema.relation_id not in related.there)
 
-    def _default_key(
-        self, relation: _Relation | None, identity: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        """The primary key in its own order, from the catalogue if that agrees with the identity."""
-        key = () if relation is None else _names(relation, relation.key)
-        return key if set(key) == set(identity) else identity
-
     def _key(
         self,
         table: TableName,
         relation: _Relation | None,
         present: list[str],
+        kind: str,
+        identity: tuple[str, ...],
     ) -> tuple[str, ...]:
-        key = () if relation is None else _names(relation, relation.key)
-        if key and set(key) <= set(present):
-            return key
-        return surrogate_key(self._keys, table, present)
+        """The primary key's columns; else those that ``keys`` names; else those by which rows are
+        identified: of an index, which has no NULL, or of a primary key that is there no more.
+
+        ``relation`` has the columns' own order, and may be younger than the identity.
+        """
+        primary = () if relation is None else _names(relation, relation.key)
+        if kind == "d" and identity:
+            return primary if set(primary) == set(identity) else identity
+        if primary and set(primary) <= set(present):
+            return primary
+        if self.names_key_of(table) or kind != "i":
+            return surrogate_key(self._keys, table, present)
+        index = () if relation is None else _names(relation, relation.identity_index)
+        return index if set(index) == set(identity) else identity
 
 
 def one_of(found: Mapping[TableName, _T | UnsupportedTableError], table: TableName) -> _T | None:
@@ -500,5 +503,5 @@ def _identity_columns(relation: _Relation) -> tuple[str, ...]:
     if relation.identity == "d":
         return _names(relation, sorted(relation.key)) if relation.key_immediate else ()
     if relation.identity == "i":
-        return _names(relation, relation.identity_index)
+        return _names(relation, sorted(relation.identity_index))
     return ()

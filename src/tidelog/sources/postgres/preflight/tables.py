@@ -26,7 +26,7 @@ from tidelog.sources.postgres.catalogue.publication import (
 from tidelog.sources.postgres.catalogue.publication_plan import PublicationPlanner, PublicationStep
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.connect import Connection
-from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
+from tidelog.sources.table_settings import KEYLESS, excluded_finding, proposed_key
 
 # Queries that the checks share.
 
@@ -147,8 +147,7 @@ class PostgresTableChecks:
                 f"ALTER TABLE {quoted} ADD PRIMARY KEY (COLUMN, …), or ADD COLUMN row_id bigint "
                 "GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
             )
-            text = keyless_message(found.schema.keyless)
-            yield Finding(f"table {name}", "warning", text, fix)
+            yield Finding(f"table {name}", "warning", KEYLESS, fix)
         if found is not None and found.schema.excluded:
             yield excluded_finding(found.schema)
         named = self._finder.names_key_of(table.table)

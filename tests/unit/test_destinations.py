@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tidelog.app.base.outputs import (
     check_other_pipelines,
     destinations,
 )
+from tidelog.app.pipeline.run import run_capture_and_pipeline
 from tidelog.cli import main
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError
@@ -120,6 +122,19 @@ def test_two_outputs_of_one_place_are_refused(tmp_path: Path, one: str, other: s
 )  # fmt: skip
 def test_outputs_that_do_not_meet_are_taken(tmp_path: Path, one: str, other: str) -> None:
     check_apart(config(tmp_path, one, other))
+
+
+def test_a_moved_output_ends_a_run_before_capture_begins(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    before = config(tmp_path, "{kind: files, name: o, path: here}")
+    Consumers(built.log.storage).register("pipeline", 7, {"o": 7}, destinations(before))
+    state = tmp_path / "state.db"
+    existed = state.exists()
+    moved = config(tmp_path, "{kind: files, name: o, path: elsewhere}")
+    with pytest.raises(ConfigError, match="wrote to another place before"):
+        run_capture_and_pipeline(moved, stop_event=threading.Event())
+    assert state.exists() == existed
+    assert not any(thread.name.startswith("tidelog") for thread in threading.enumerate())
 
 
 def test_routes_that_lead_known_tables_to_one_place_are_seen(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tidelog.app.base.elections import pipeline_lease_name
 from tidelog.app.base.log_location import event_log_path
 from tidelog.capture.state_writes import LeasedState
 from tidelog.config import Config
-from tidelog.errors import ConfigError, UsageError
+from tidelog.errors import ConfigError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers, Destination
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage import provide_options, storage_at
@@ -65,6 +65,20 @@ _VERSION = "5:"  # of digests: those of other versions are not compared with our
 def destinations(config: Config) -> dict[str, Destination]:
     """Return the destinations by output name."""
     return {section.name: _destination(section) for section in config.outputs}
+
+
+def check_known_locations(config: Config) -> None:
+    """Raise ConfigError as `check_locations`, of what is known: without an event log, or while it
+    does not answer, only of the outputs among themselves.
+    """
+    check_apart(config)
+    try:
+        if EventLog.exists(event_log_path(config)):
+            check_locations(config)
+    except ConfigError:
+        raise
+    except TidelogError:
+        return  # the pipeline waits for the log, and checks again
 
 
 def check_locations(config: Config) -> None:

@@ -21,6 +21,7 @@ from tidelog.app.base.log_location import (
 from tidelog.app.base.outputs import (
     check_apart,
     check_installed,
+    check_known_locations,
     check_locations,
     check_spark,
     remote_of,
@@ -353,7 +354,7 @@ def run_capture_and_pipeline(
     if config.outputs:
         check_installed(config.outputs)
         check_spark(config)
-    check_apart(config)
+    check_known_locations(config)
     ended = threading.Event()
     complete = threading.Event()
     failures: list[BaseException] = []

@@ -11,8 +11,8 @@ from shlex import quote
 from tidelog.app.base.channels import check_channels, notification_location, signal_location
 from tidelog.app.base.log_location import event_log_path, local_directories
 from tidelog.app.base.outputs import (
-    check_apart,
     check_installed,
+    check_known_locations,
     check_remote_server,
     check_spark,
     installed_versions,
@@ -387,9 +387,9 @@ def _check_kafka(config: Config) -> Iterator[CheckFinding]:
 
 
 def _check_locations(config: Config) -> Iterator[CheckFinding]:
-    """Check that no two outputs write to the same place."""
+    """Check that no two outputs write to the same place, and that none has moved."""
     try:
-        check_apart(config)
+        check_known_locations(config)
     except ConfigError as error:
         message, _, fix = str(error).partition(". ")
         yield CheckFinding("outputs", "error", message, fix)

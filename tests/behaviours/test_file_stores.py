@@ -155,6 +155,18 @@ def test_what_hdfs_denies_is_reported_in_a_line(hdfs: str, monkeypatch: pytest.M
     assert "org.apache" not in str(caught.value)
 
 
+@pytest.mark.integration
+@pytest.mark.thorough
+def test_an_executor_is_hdfs_user_of_its_application(
+    hdfs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_USER_NAME", "set by the store")  # and unset after the test
+    monkeypatch.delenv("HADOOP_USER_NAME")
+    monkeypatch.setenv("SPARK_USER", "stranger")
+    with pytest.raises(AccessRefusedError, match="Permission denied: user=stranger"):
+        open_file_store(f"{hdfs}/theirs").put("x", b"1")
+
+
 @pytest.mark.parametrize("place", ["hdfs:///lake", "hdfs://host", "ftp://host/lake"])
 def test_a_place_that_no_store_has_is_refused(place: str) -> None:
     with pytest.raises(ConfigError, match=place):

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from tidelog.demo.servers.embedded import (
@@ -76,10 +76,9 @@ def command(program: str, settings: Path, scratch: Path, *arguments: str) -> lis
     folder = server_cache(account) / f"hadoop-client-{VERSION}"
     _copy(Path(spark.origin).parent / "jars", folder)
     path = f"{settings}:{ours}/*:{folder}/*"
-    log = f"-Dlog4j2.configurationFile={settings}/log4j2.properties"
-    return [
-        java("Hadoop"), *_JVM, log, f"-Dhadoop.log.dir={scratch}", "-cp", path, program, *arguments
-    ]  # fmt: skip
+    logs = [f"-D{name}.log.dir={scratch}" for name in ("hadoop", "yarn")]
+    logs.append(f"-Dlog4j2.configurationFile={settings}/log4j2.properties")
+    return [java("Hadoop"), *_JVM, *logs, "-cp", path, program, *arguments]
 
 
 def _copy(jars: Path, folder: Path) -> None:
@@ -96,13 +95,13 @@ def _copy(jars: Path, folder: Path) -> None:
 class _Daemon(EmbeddedServer):
     title = "Hadoop"
 
-    def __init__(self, program: str, settings: Mapping[str, object], name_node: str) -> None:
+    def __init__(
+        self, program: str, name_node: str, settings: Mapping[str, Mapping[str, object]]
+    ) -> None:
         super().__init__("tidelog-hadoop-")
         self._program, self._name_node = program, name_node
-        self._settings = {
-            "core-site": {"fs.defaultFS": name_node, "hadoop.tmp.dir": self._base / "tmp"},
-            "hdfs-site": settings,
-        }
+        own = {"fs.defaultFS": name_node, "hadoop.tmp.dir": self._base / "tmp"}
+        self._settings = {"core-site": own, **settings}
 
     def start(self) -> None:
         (self._base / "tmp").mkdir()
@@ -138,7 +137,7 @@ class _NameNode(_Daemon):
             "dfs.namenode.http-address": f"127.0.0.1:{web}",
             "dfs.permissions.superusergroup": us,
         }
-        super().__init__(NAME_NODE, at, f"hdfs://127.0.0.1:{port}")
+        super().__init__(NAME_NODE, f"hdfs://127.0.0.1:{port}", {"hdfs-site": at})
         self._web = web
 
     def _answers(self) -> bool:
@@ -151,7 +150,7 @@ class _DataNode(_Daemon):
             f"dfs.datanode.{name}": "127.0.0.1:0"
             for name in ("address", "http.address", "ipc.address")
         }
-        super().__init__(DATA_NODE, at, f"hdfs://127.0.0.1:{port}")
+        super().__init__(DATA_NODE, f"hdfs://127.0.0.1:{port}", {"hdfs-site": at})
         self._web = web
 
     def _answers(self) -> bool:
@@ -160,13 +159,20 @@ class _DataNode(_Daemon):
 
 def data_nodes(address: str) -> int | None:
     """How many data nodes a name node has; None: it does not answer, or is in safe mode."""
-    where = f"http://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+    state = _bean(address, "service=NameNode,name=FSNamesystemState")
+    if state is None or state["FSState"] != "Operational":
+        return None
+    return int(state["NumLiveDataNodes"])
+
+
+def _bean(address: str, name: str) -> dict[str, Any] | None:
+    """What a daemon says of itself; None: it does not answer, or not yet of that."""
     try:
-        with urllib.request.urlopen(where, timeout=10) as answer:
-            [state] = json.load(answer)["beans"]
+        with urllib.request.urlopen(f"http://{address}/jmx?qry=Hadoop:{name}", timeout=10) as read:
+            found: list[dict[str, Any]] = json.load(read)["beans"]
     except (OSError, ValueError):
         return None
-    return int(state["NumLiveDataNodes"]) if state["FSState"] == "Operational" else None
+    return found[0] if found else None
 
 
 @contextmanager
@@ -175,3 +181,58 @@ def hdfs_server() -> Iterator[str]:
     port, web = free_port(), free_port()
     with _NameNode(port, web), _DataNode(port, web):
         yield f"hdfs://127.0.0.1:{port}"
+
+
+class _Yarn(_Daemon):
+    """As ourselves: what runs in its containers is our Python, which others may not reach."""
+
+    def __init__(self, program: str, name_node: str, settings: Mapping[str, object]) -> None:
+        super().__init__(program, name_node, {"yarn-site": settings})
+        self._account = None
+        self._web = str(settings["yarn.resourcemanager.webapp.address"])
+
+    def _active_nodes(self) -> int | None:
+        found = _bean(self._web, "service=ResourceManager,name=ClusterMetrics")
+        return None if found is None else int(found["NumActiveNMs"])
+
+
+class _ResourceManager(_Yarn):
+    def _answers(self) -> bool:
+        return self._active_nodes() is not None
+
+
+class _NodeManager(_Yarn):
+    def _answers(self) -> bool:
+        return bool(self._active_nodes())
+
+
+@contextmanager
+def yarn_cluster(name_node: str, settings_of_clients: Path) -> Iterator[None]:
+    """A resource manager and a node manager, on this HDFS; ``settings_of_clients`` is written."""
+    ports = {
+        f"yarn.resourcemanager.{name}": f"127.0.0.1:{free_port()}"
+        for name in (
+            "address", "scheduler.address", "resource-tracker.address", "admin.address",
+            "webapp.address",
+        )
+    }  # fmt: skip
+    package = RESOURCE_MANAGER.rpartition(".")[0]
+    settings: dict[str, object] = ports | {
+        "yarn.resourcemanager.scheduler.class": f"{package}.scheduler.fifo.FifoScheduler",
+        "yarn.scheduler.minimum-allocation-mb": 128,
+        "yarn.nodemanager.resource.memory-mb": 6144,
+        "yarn.nodemanager.resource.cpu-vcores": 4,
+        "yarn.nodemanager.address": "127.0.0.1:0",
+        "yarn.nodemanager.localizer.address": "127.0.0.1:0",
+        "yarn.nodemanager.webapp.address": "127.0.0.1:0",
+        "yarn.nodemanager.vmem-check-enabled": "false",
+        "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": 100,
+    }
+    write_settings(
+        settings_of_clients, {"core-site": {"fs.defaultFS": name_node}, "yarn-site": settings}
+    )
+    with (
+        _ResourceManager(RESOURCE_MANAGER, name_node, settings),
+        _NodeManager(NODE_MANAGER, name_node, settings),
+    ):
+        yield

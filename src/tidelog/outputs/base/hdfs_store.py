@@ -6,6 +6,7 @@ read from the files of HADOOP_CONF_DIR, or of HADOOP_HOME.
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -144,6 +145,8 @@ class HdfsFileStore:
     def _client(self) -> hdfs_native.Client:
         """At first use: forked processes can't use their parent's."""
         if self._connected is None:
+            if "SPARK_USER" in os.environ:  # an executor's process may be another user's: YARN's
+                os.environ.setdefault("HADOOP_USER_NAME", os.environ["SPARK_USER"])
             self._connected = hdfs_native.Client(self._name_node)
         return self._connected
 

@@ -58,13 +58,16 @@ def block(heading: str, language: str) -> str:
 ON_S3, IN_ZOOKEEPER, IN_POSTGRES = (
     "Event log and state on S3", "State in ZooKeeper", "State in PostgreSQL"
 )  # fmt: skip
-LINE_OF_LOG: Final = re.compile(r"^log: .*$", re.MULTILINE)
 
 
-def configuration(heading: str, log_of: str) -> str:
-    """The one below a heading, with the line `log` of another one ("Where the event log is")."""
-    [line] = LINE_OF_LOG.findall(block(log_of, "yaml"))
-    return LINE_OF_LOG.sub(line, block(heading, "yaml"))
+def configuration(state_of: str, log_of: str) -> str:
+    """That on S3, with the lines `state` and `log` below other headings."""
+    text = block(ON_S3, "yaml")
+    for name, heading in (("state", state_of), ("log", log_of)):
+        line = re.compile(rf"^{name}: .*$", re.MULTILINE)
+        [other] = line.findall(block(heading, "yaml"))
+        text = line.sub(other, text)
+    return text
 
 
 def shown(leads: str, stands_by: str | None) -> list[re.Pattern[str]]:

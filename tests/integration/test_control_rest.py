@@ -15,8 +15,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.payloads import table_schema
 
 from tidelog import app
+from tidelog.app import verification
 from tidelog.app.capture.run import Capture
 from tidelog.capture.notifications import Notification
 from tidelog.config import Config, parse_config
@@ -184,6 +186,14 @@ def test_dumps_are_started_watched_and_steered(config: Config) -> None:
         notes = client("GET", "/notifications?after=1")[1]["notifications"]
         assert [note["number"] for note in notes] == list(range(2, len(notes) + 2))
         assert {"COMPLETED", "TABLE_SCAN_COMPLETED"} <= {note["type"] for note in notes}
+
+
+def test_a_repair_that_capture_refuses_is_not_done(config: Config) -> None:
+    schema = table_schema([("id", "int32")], key=["id"])  # of a table that is not captured
+    with running(config):
+        request = verification._repair(config, schema, [("1",)])
+    assert request.state == "failed"
+    assert "no captured table matches" in str(request.error)
 
 
 @pytest.mark.parametrize(

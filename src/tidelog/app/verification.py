@@ -689,5 +689,4 @@ def _repair(
         key_columns=schema.match_key,
     )
     outcome = send_command(config, command, timeout_s=30)
-    state = "done" if outcome.handled else outcome.state
-    return RepairRequest(dump_id, state, outcome.error, left_out)
+    return RepairRequest(dump_id, outcome.state, outcome.error, left_out)

@@ -414,7 +414,8 @@ def test_tables_that_wait_for_their_first_dump_are_not_captured_whole() -> None:
 
 def test_a_system_that_never_ran_says_what_to_run() -> None:
     found = overview({"leader": None, "standbys": [], "capture": None}, NOW_MS)
-    assert list(lines(found))[:2] == ["✗ No capture has begun here.", "    tidelog capture CONFIG"]
+    never = "✗ No capture has begun here; one that was started just now appears within seconds."
+    assert list(lines(found))[:2] == [never, "    tidelog capture CONFIG"]
     assert found.at_ms is None
     with_outputs = {"leader": None, "capture": None, "configured_outputs": ["shop/lake"]}
     assert next(each.remedy for each in overview(with_outputs, NOW_MS).problems) == (

@@ -42,7 +42,7 @@ def test_several_sources_are_on_one_page(shop: Shop, other: Path, new_page: Open
         page.wait_for_selector("#sites >> text=bills")
         page.wait_for_selector("#tables-list >> text=public.orders")
         page.click("#sites >> text=bills")
-        page.wait_for_selector("text=No capture has begun here.")
+        page.wait_for_selector("text=No capture has begun here")
         page.wait_for_selector("text=No table is captured yet.")
         page.click("#sites >> text=tidelog")
         page.wait_for_selector("#tables-list >> text=public.orders")

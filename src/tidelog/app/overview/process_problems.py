@@ -23,7 +23,7 @@ STALE_S = 60.0
 half a minute.
 """
 STARTING = "starting"
-NEVER = "No capture has begun here."
+NEVER = "No capture has begun here; one that was started just now appears within seconds."
 ABANDONED_S: Final = 7 * 86_400.0
 AFTER_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "GapError": (

@@ -19,6 +19,7 @@ from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter, file_statistics
+from tidelog.outputs.lake.iceberg import format as iceberg_format
 from tidelog.outputs.lake.iceberg.files import (
     SPEC,
     DeleteFile,
@@ -97,33 +98,69 @@ def test_deletes_by_equality_leave_the_table_out() -> None:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("content", [None, b"no Parquet, and no vector"])
 def test_a_lost_or_damaged_delete_file_leaves_one_table_out(
-    tmp_path: Path, version: int, content: bytes | None
+    tmp_path: Path, version: int, content: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules, store = IcebergFormat(str(tmp_path), version, 0), open_file_store(str(tmp_path))
     writer = rules.marks_writer(store)
     writer.mark(IcebergFile("data/a.parquet", {SPEC: "0"}), np.array([2, 5]), 9)
     ((_, marked),) = writer.close()
+    in_another_process(monkeypatch)
     assert rules.deleted_rows(store, marked).tolist() == [2, 5]
     (found,) = (tmp_path / "data").iterdir()
     found.unlink()
     if content is not None:
         found.write_bytes(content)
-    with pytest.raises(OutputRefusedError) as raised:  # the next task
-        replace(rules).deleted_rows(store, marked)
+    in_another_process(monkeypatch)
+    with pytest.raises(OutputRefusedError) as raised:
+        rules.deleted_rows(store, marked)
     assert left_out_error(raised.value) is not None
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_task_reads_each_delete_file_once(tmp_path: Path, version: int) -> None:
-    """When it looks rows up, and when it marks others."""
+def test_a_process_reads_no_delete_file_that_it_wrote_or_has_read(
+    tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch marks rows of the files of which the one before has marked others."""
     rules, store = IcebergFormat(str(tmp_path), version, 0), open_file_store(str(tmp_path))
+    in_another_process(monkeypatch)
     writer = rules.marks_writer(store)
     writer.mark(IcebergFile("data/a.parquet", {SPEC: "0"}), np.array([2, 5]), 9)
     ((before, marked),) = writer.close()
-    assert rules.deleted_rows(store, marked).tolist() == [2, 5]
+    content = {path: path.read_bytes() for path in (tmp_path / "data").iterdir()}
     shutil.rmtree(tmp_path / "data")
     assert rules.deleted_rows(store, marked).tolist() == [2, 5]
     assert rules.deleted_rows(store, before).tolist() == []
+    (tmp_path / "data").mkdir()
+    for path, data in content.items():
+        path.write_bytes(data)
+    in_another_process(monkeypatch)
+    assert rules.deleted_rows(store, marked).tolist() == [2, 5]
+    shutil.rmtree(tmp_path / "data")
+    assert replace(rules).deleted_rows(store, marked).tolist() == [2, 5]
+
+
+def test_deleted_rows_are_kept_of_the_files_that_were_asked_for_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules, store = IcebergFormat(str(tmp_path), 2, 0), open_file_store(str(tmp_path))
+    in_another_process(monkeypatch)
+    monkeypatch.setattr(iceberg_format, "_MOST_KEPT", 2 * (1024 + 16))
+    marked = []
+    for name in "abc":
+        writer = rules.marks_writer(store)
+        writer.mark(IcebergFile(f"data/{name}.parquet", {SPEC: "0"}), np.array([2, 5]), 9)
+        marked += [after for _, after in writer.close()]
+        if name == "b":
+            assert rules.deleted_rows(store, marked[0]).tolist() == [2, 5]
+    shutil.rmtree(tmp_path / "data")
+    for file in (marked[0], marked[2]):
+        assert rules.deleted_rows(store, file).tolist() == [2, 5]
+    with pytest.raises(OutputRefusedError):
+        rules.deleted_rows(store, marked[1])
+
+
+def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iceberg_format, "_known", iceberg_format._KnownRows())
 
 
 def test_each_deletion_vector_has_a_file_of_its_own(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -34,7 +36,8 @@ from tidelog.outputs.lake.iceberg.partitioning import Partition, partition_keys,
 
 DATA_FOLDER: Final = "data"
 _MAGIC: Final = b"PFA1"
-_MOST_KEPT: Final = 100_000  # deleted rows of a file
+_MOST_KEPT: Final = 32 << 20  # bytes of deleted rows, of all files
+_ENTRY_BYTES: Final = 1 << 10
 _POSITION_ID: Final = 2147483645  # reserved field id of a row's position in its file
 _PATH_FIELD: Final = pa.field(
     "file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}
@@ -42,6 +45,40 @@ _PATH_FIELD: Final = pa.field(
 _POSITION_FIELD: Final = pa.field(
     "pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}
 )
+
+
+class _KnownRows:
+    """Deleted rows by their file and its deletes, none of which ever change: of those that this
+    process wrote or read last. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[object, Int64s] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def find(self, path: str, deletes: Sequence[DeleteFile]) -> Int64s | None:
+        with self._lock:
+            place = _place(path, deletes)
+            if place in self._rows:
+                self._rows.move_to_end(place)
+            return self._rows.get(place)
+
+    def keep(self, path: str, deletes: Sequence[DeleteFile], rows: Int64s) -> None:
+        with self._lock:
+            place = _place(path, deletes)
+            if place not in self._rows:
+                self._rows[place] = rows
+                self._bytes += rows.nbytes + _ENTRY_BYTES
+            while self._bytes > _MOST_KEPT:
+                self._bytes -= self._rows.popitem(last=False)[1].nbytes + _ENTRY_BYTES
+
+
+def _place(path: str, deletes: Sequence[DeleteFile]) -> object:
+    return path, *((each.path, each.offset) for each in deletes)
+
+
+_known = _KnownRows()
 
 
 @dataclass(frozen=True)
@@ -61,8 +98,6 @@ class IcebergFormat:
         version: of the table format: 2, with position deletes, or 3, with deletion vectors.
         spec: id of the table's partition spec.
         fields: those of the spec.
-
-    A task reads a file's deletes when it looks rows up, and when it marks others: they are kept.
     """
 
     by_id: ClassVar[bool] = True
@@ -72,17 +107,16 @@ class IcebergFormat:
     version: int
     spec: int
     fields: tuple[PartitionField, ...] = ()
-    _read: dict[object, Int64s] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
         path, deletes = iceberg_path(file, self.location), deletes_of(file)
-        place = path, *((each.path, each.offset) for each in deletes)
-        if (known := self._read.get(place)) is not None:
+        if not deletes:
+            return np.zeros(0, np.int64)
+        if (known := _known.find(path, deletes)) is not None:
             return known
         found = [self._positions(store, each, path) for each in deletes]
-        rows = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
-        if len(rows) <= _MOST_KEPT:
-            self._read[place] = rows
+        rows = np.unique(np.concatenate(found))
+        _known.keep(path, deletes, rows)
         return rows
 
     def _positions(self, store: FileStore, deletes: DeleteFile, path: str) -> Int64s:
@@ -155,6 +189,8 @@ class _PositionMarks:
         fresh = DeleteFile(
             f"{self._location.rstrip('/')}/{name}", file.partition_values, size, len(rows), path
         )
+        if not kept:
+            _known.keep(path, [fresh], rows)
         self._marked.append((file, _with_deletes(file, (*kept, fresh))))
 
     def close(self) -> MarkedFiles:
@@ -201,6 +237,7 @@ class _PuffinMarks:
             offset,
             len(frame),
         )
+        _known.keep(path, [fresh], rows)
         self._marked.append((file, _with_deletes(file, (fresh,))))
 
     def close(self) -> MarkedFiles:

@@ -16,8 +16,9 @@ Failed dumps that capture needs are requested again, at growing intervals: only 
 them, and the cause may be gone (a missing function, a busy server, a damaged block). A table that
 is read for hours rests in proportion, so that reading it takes at most a twentieth of the time; so
 does a table that statements without row events change again and again. A change while such a dump
-reads the table waits for its end: else changes one after the other would have the table read many
-times at once. All is derived from the stored dumps, so a restart changes nothing.
+reads the table waits for its end, and then as long as the dump took: else changes one after the
+other would have the table read all the time. All is derived from the stored dumps, so a restart
+changes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tidelog.capture.dumps.state import (
     asks_for_all,
     whole_table,
 )
-from tidelog.capture.dumps.store import is_own
+from tidelog.capture.dumps.store import AUTOMATIC, is_own
 from tidelog.errors import (
     ConnectionLostError,
     GapError,
@@ -138,6 +139,10 @@ def _last_due(newest_first: list[tuple[DumpState, TableProgress]]) -> TableProgr
     return next((one for dump, one in newest_first if one.due or is_own(dump)), None)
 
 
+def _is_automatic(dump: DumpState, progress: TableProgress) -> bool:
+    return bool(progress.due) or dump.dump_id.startswith(AUTOMATIC)
+
+
 def _is_dumped(newest_first: list[tuple[DumpState, TableProgress]]) -> bool:
     """Is the last dump that capture itself needed done, or one that was requested later?"""
     for dump, progress in newest_first:
@@ -152,17 +157,30 @@ def _is_being_read(newest_first: list[tuple[DumpState, TableProgress]]) -> bool:
     return last is not None and last.status is TableStatus.RUNNING
 
 
-def _rests(newest_first: list[tuple[DumpState, TableProgress]], since_ms: int, now_ms: int) -> bool:
-    """Is it too early for another dump? Those count that were requested since statements change the
-    table.
+def _rests(
+    newest_first: list[tuple[DumpState, TableProgress]], since_ms: int | None, now_ms: int
+) -> bool:
+    """Is it too early for another dump? ``since_ms``: those count that were requested since
+    statements change the table. None: none do; then a dump like this one, of a change that the log
+    does not show, delays the next one by the time that it took.
     """
-    last = _last_due([one for one in newest_first if one[0].requested_ms >= since_ms])
+    last = _last_due(
+        [
+            one
+            for one in newest_first
+            if (one[0].requested_ms >= since_ms if since_ms else _is_automatic(*one))
+        ]
+    )
     if last is None or last.status is TableStatus.CANCELLED:
         return False
     failed = last.status is TableStatus.FAILED
+    if since_ms is None and (failed or last.finished_ms is None):
+        return False
     if last.finished_ms is None:
         return not failed
     took_ms = last.finished_ms - (last.started_ms or last.finished_ms)
+    if since_ms is None:
+        return now_ms < last.finished_ms + took_ms
     least_ms = FIRST_REPEAT_MS if failed else 0
     return now_ms < last.finished_ms + max(REST_FACTOR * took_ms, least_ms)
 
@@ -391,7 +409,7 @@ class AutomaticDumps:
 
     def _resting(self) -> set[str]:
         """Tables that it is too early to read again: the last of these dumps still reads them, or
-        statements may change them all the time.
+        has just done so.
         """
         causes, waiting = self._causes(), self._unlogged()
         dumps = _newest_first(self._coordinator.dumps()) if waiting else {}
@@ -400,7 +418,7 @@ class AutomaticDumps:
             each
             for each in waiting
             if _is_being_read(dumps.get(each, []))
-            or (each in causes and _rests(dumps.get(each, []), causes[each][3], now_ms))
+            or _rests(dumps.get(each, []), causes[each][3] if each in causes else None, now_ms)
         }
 
     def _repeat_failed(self) -> None:

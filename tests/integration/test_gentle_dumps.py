@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numba
 import psycopg
 import pytest
 from tests.integration.one_table import ROWS, capturing
@@ -16,6 +18,9 @@ from tests.integration.one_table import ROWS, capturing
 from tidelog import app
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
+from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
+from tidelog.system.compilation import compilations
 
 pytestmark = pytest.mark.integration
 
@@ -93,3 +98,23 @@ def test_a_dump_works_less_while_commits_wait_and_continues_when_they_do_not(
     report = app.dump_wait(config, "gentle", timeout_s=60).to_dict()
     assert report["status"] == "completed"
     assert report["tables"][0]["rows_read"] == ROWS
+
+
+def test_a_chunk_during_which_kernels_are_compiled_tells_nothing_of_its_select(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reads = PostgresChunkReader.read, count()
+
+    def read_and_compile(self: PostgresChunkReader, request: ChunkRequest) -> ChunkRows:
+        rows = read(self, request)
+        if next(reads) < 3:
+            compiled = compilations()
+            numba.njit(lambda number: number + 1)(1)
+            time.sleep(3)  # as long compilations take
+            assert compilations() != compiled
+        return rows
+
+    monkeypatch.setattr(PostgresChunkReader, "read", read_and_compile)
+    app.send_command(config, ExecuteSnapshot(dump_id="d", tables=("public.t",)), timeout_s=30)
+    throttle = decided(config, lambda found: found["observed"]["select_ms"] is not None)
+    assert throttle["observed"]["select_ms"] < 1500

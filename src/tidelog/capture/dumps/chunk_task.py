@@ -38,6 +38,7 @@ from tidelog.errors import (
 from tidelog.model.records import ChunkMeta, RecordKind
 from tidelog.ports import ChunkReader, ChunkRequest, ChunkRows
 from tidelog.system import failpoints
+from tidelog.system.compilation import compilations
 
 NICE = 10
 """The niceness of threads that read chunks: the log's thread, and a database on the same host, go
@@ -132,9 +133,11 @@ class ChunkReading:
             marked_s = _timed(lambda: reader.write_watermark(window.low_watermark))
             failpoints.hit("chunk.after_low")
             try:
-                begun = time.monotonic()
+                begun, compiled = time.monotonic(), compilations()
                 rows = reader.read(request)
-                seconds = time.monotonic() - begun
+                # 0.0, unknown: a kernel was compiled meanwhile, maybe by another thread.
+                if compiled == compilations() and len({*compiled}) == 1:
+                    seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")
                 until = time.monotonic() + DELIVER_S * (1 + min(task.tries, MOST_TIMES))
                 with self._lock:

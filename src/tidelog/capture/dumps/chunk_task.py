@@ -135,7 +135,7 @@ class ChunkReading:
             try:
                 begun, compiled = time.monotonic(), compilations()
                 rows = reader.read(request)
-                # 0.0, unknown: a kernel was compiled meanwhile, maybe by another thread.
+                # 0.0, unknown: a kernel was compiled during it, maybe by another thread.
                 if compiled == compilations() and len({*compiled}) == 1:
                     seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")

@@ -21,7 +21,6 @@ from tidelog.app.pipeline.run import (
     cancel_spark_jobs,
     run_capture_and_pipeline,
     run_pipeline,
-    start_spark,
 )
 from tidelog.app.sources.keys import missing_keys, store_key_file
 from tidelog.app.sources.plan import plan
@@ -58,7 +57,6 @@ __all__ = [
     "schemas",
     "send_command",
     "serve_page",
-    "start_spark",
     "status",
     "store_check_result",
     "store_key_file",

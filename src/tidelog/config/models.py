@@ -485,6 +485,13 @@ class PipelineOptions(Section):
         description="Event log bytes that one batch reads at most.",
         examples=["512MiB"],
     )
+    small_batch_bytes: Bytes = Field(
+        default=2 * 2**20,
+        ge=0,
+        description="On a local `master` this process writes a batch up to this size itself, "
+        "without a Spark job. `0`: never.",
+        examples=["2MiB"],
+    )
     master: str | None = Field(
         default=None,
         description="Spark master. Unset: `$SPARK_MASTER`, else `local[*]`.",

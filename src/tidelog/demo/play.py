@@ -377,7 +377,6 @@ class DemoRun:
         self._counts = RowCounts(lambda: open_shop(url), lake)
         self._ended = threading.Event()
         self._pipeline: BackgroundCall[None] | None = None
-        self._spark: BackgroundCall[None] | None = None
         self._feed: app.StatusFeed | None = None
         self._status: dict[str, Any] = {}
         self._poll_at = 0.0
@@ -416,8 +415,7 @@ class DemoRun:
 
     def _make_shop(self) -> None:
         story = self._story
-        story.set_step("a shop is made, and Spark starts")
-        self._spark = BackgroundCall(lambda: app.start_spark(self._config))
+        story.set_step("a shop is made")
         self._wait_for(BackgroundCall(lambda: create_shop(self._url, self._sizes)))
         story.add_event(
             "ok", f"A shop of {self._sizes.rows:,} rows in {len(TABLES)} tables exists."
@@ -427,7 +425,9 @@ class DemoRun:
         self._workload.start()
         opened.enter_context(self._counts)
         self._start_capture()
-        self._pipeline = BackgroundCall(self._deliver)
+        self._pipeline = BackgroundCall(
+            lambda: app.run_pipeline(self._config, stop_event=self._ended)
+        )
         self._feed = opened.enter_context(app.StatusFeed(self._config))
         self._story.set_step("capture reads the log while it dumps all tables")
         self._story.add_event(
@@ -435,12 +435,6 @@ class DemoRun:
             f"An application writes {TRANSACTIONS_PER_S} transactions a second. Capture reads "
             "the log while it dumps all tables.",
         )
-
-    def _deliver(self) -> None:
-        """Deliver once Spark has started; capture does not wait for it."""
-        assert self._spark is not None
-        self._spark.result()
-        app.run_pipeline(self._config, stop_event=self._ended)
 
     def _kill(self) -> DurableDump:
         pid = self._capture.pid

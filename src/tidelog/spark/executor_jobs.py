@@ -17,6 +17,7 @@ from pyspark.util import PythonEvalType
 from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.model.schema import backticked
 from tidelog.spark.sessions.connect import is_remote
+from tidelog.spark.sessions.local import LocalSession
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,17 +67,37 @@ _ARROW = pa.schema([("number", pa.int32()), ("pickled", pa.binary())])
 
 
 def run_on_executors(
-    spark: SparkSession, function: Callable[[Work], Result], items: Sequence[Work]
+    spark: SparkSession,
+    function: Callable[[Work], Result],
+    items: Sequence[Work],
+    *,
+    size_bytes: int | None = None,
 ) -> list[Result]:
     """Return ``function(item)`` of each item, by one Spark job; in the order of ``items``.
 
     Items are spread over at most ``spark.default.parallelism`` tasks, neighbours together: give as
     many groups of work as there are cores. Function, items and results are pickled. A task may run
     twice. An error of ``function`` fails the job, see `tidelog.spark.sessions.errors.find_error`.
+
+    ``size_bytes``: what the items process, in all; None: unknown. Where `is_little`, this process
+    does the work in threads, with copies of function and items as tasks have them.
     """
     if not items:
         return []
+    if isinstance(spark, LocalSession) and size_bytes is not None and is_little(spark, size_bytes):
+        own = [cloudpickle.loads(_pickled((function, each))) for each in items]
+        return spark.tasks.run(lambda each: each[0](each[1]), own)
     return _results(map_in_arrow(_frame_with(spark, items), _ItemCall(function), _PICKLED))
+
+
+def is_little(spark: SparkSession, size_bytes: int) -> bool:
+    """Is work on ``size_bytes`` done by this process, in less time than a Spark job takes? Only
+    where Spark's tasks would run on this machine. Raises as `LocalSession.check` does.
+    """
+    if not isinstance(spark, LocalSession):
+        return False
+    spark.check()
+    return size_bytes <= spark.tasks.small_bytes > 0
 
 
 def run_on_partitions(

@@ -21,10 +21,11 @@ from pyspark.sql import DataFrame
 
 from tidelog.errors import UsageError
 from tidelog.spark.sessions.class_archive import ClassArchive
-from tidelog.spark.sessions.connect import RETRIES, RemoteSession, is_remote
+from tidelog.spark.sessions.connect import RETRIES, RemoteSession, current_session, is_remote
 from tidelog.spark.sessions.errors import start_failed_error
 from tidelog.spark.sessions.installation import check_spark_runs, use_java, write_script
 from tidelog.spark.sessions.jars import S3_LOG_STORE, delta_jars, iceberg_jars
+from tidelog.spark.sessions.local import LocalSession
 from tidelog.spark.sessions.versions import is_local, master_of
 from tidelog.system import version
 from tidelog.system.private_files import temporary_directory
@@ -54,6 +55,8 @@ def exact_session(spark: SparkSession) -> SparkSession:
     """
     if is_remote(spark):
         return spark
+    if isinstance(spark, LocalSession):
+        return cast("SparkSession", spark.beside(exact_session))
     if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true":
         return spark
     application = spark.sparkContext.applicationId
@@ -69,7 +72,10 @@ def exact_session(spark: SparkSession) -> SparkSession:
 
 def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
     """Return the same rows as a DataFrame of another session of the same driver."""
-    if frame.sparkSession is session or is_remote(session):
+    if is_remote(session):
+        return frame
+    session = current_session(session)
+    if frame.sparkSession is session:
         return frame
     java = session._jvm
     assert java is not None

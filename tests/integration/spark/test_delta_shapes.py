@@ -34,7 +34,9 @@ SHAPES = {
 }
 
 
-def in_this_process(_spark: Any, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+def in_this_process(
+    _spark: Any, function: Callable[[Any], Any], items: Sequence[Any], **_: Any
+) -> list[Any]:
     """As `run_on_executors` does it, a hundred times as fast."""
     sent = [cloudpickle.loads(cloudpickle.dumps(item)) for item in items]  # type: ignore[no-untyped-call]
     return [cloudpickle.loads(cloudpickle.dumps(function(item))) for item in sent]  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tidelog.app.base.elections import PipelineElection, acquire_lease, leader_of
 from tidelog.app.base.instances import InstanceRegistration, pipeline_prefix, this_holder
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.app.pipeline.session import PipelineSession
+    from tidelog.spark.sessions.local import LocalSession
 
 logger = logging.getLogger(__name__)
 
@@ -128,24 +129,37 @@ class Pipeline(BackgroundService):
 class _SparkHandle:
     """The Spark session of a pipeline's process.
 
-    A standby starts it early, to take over faster; but not on a cluster, where it would take cores
-    from the leader.
+    On this machine it starts while the process stands by, or writes its first batches; but not
+    ``once``, where it may not be needed. On a cluster it starts when the process leads: before, it
+    would take cores from the leader.
     """
 
-    def __init__(self, config: Config, stop: threading.Event) -> None:
+    def __init__(self, config: Config, stop: threading.Event, *, once: bool) -> None:
         from pyspark.sql import SparkSession
 
-        from tidelog.spark.sessions.versions import is_local, master_of
+        from tidelog.spark.datasource.source import prepare_workers
+        from tidelog.spark.sessions.local import DriverTasks, LocalSession
+        from tidelog.spark.sessions.versions import is_local, local_cores, master_of
 
         self.ours = remote_of(config) is not None or SparkSession.getActiveSession() is None
         """Whether nobody else runs jobs in this session."""
         self._config = config
         self._stop = stop
         self._session: SparkSession | None = None
-        if remote_of(config) is None and is_local(master_of(config.pipeline.master)):
-            self.session()
+        self._local: LocalSession | None = None
+        master = master_of(config.pipeline.master)
+        if remote_of(config) is None and self.ours and is_local(master):
+            cores = int(config.pipeline.conf.get("spark.default.parallelism", local_cores(master)))
+            tasks = DriverTasks(config.pipeline.small_batch_bytes)
+            self._local = LocalSession(
+                lambda: session(config, stop), prepare_workers, cores, tasks
+            )
+            if not once:
+                self._local.start()
 
     def session(self) -> SparkSession:
+        if self._local is not None:
+            return cast("SparkSession", self._local)
         if self._session is None:
             self._session = session(self._config, self._stop)
         return self._session
@@ -159,19 +173,17 @@ class _SparkHandle:
         """Raise OutputError if Spark has ended: a leader without it would deliver nothing. A
         session of Spark Connect is opened again.
         """
-        if self._session is None or remote_of(self._config) is not None:
+        opened = self._session
+        if self._local is not None and self._local.is_open:
+            opened = self._local.current()
+        if opened is None or remote_of(self._config) is not None:
             return
         try:
-            ended = bool(self._session.sparkContext._jsc.sc().isStopped())
+            ended = bool(opened.sparkContext._jsc.sc().isStopped())
         except Exception:  # noqa: BLE001 - Py4J's, of a Java process that is gone
             ended = True
         if ended:
             raise OutputError("Spark has ended while this process stood by: start it again")
-
-
-def start_spark(config: Config) -> None:
-    """Start Spark, fetching what it needs; later calls use the same session."""
-    session(config)
 
 
 def cancel_spark_jobs() -> None:
@@ -228,7 +240,7 @@ def _deliver(
         @cache
         def spark_handle() -> _SparkHandle:
             registration.start("Spark")
-            return opened.enter_context(closing(_SparkHandle(config, stop_event)))
+            return opened.enter_context(closing(_SparkHandle(config, stop_event, once=once)))
 
         if not _may_start(config, state, once, on_status, stop_event, spark_handle):
             return

@@ -50,7 +50,7 @@ from tidelog.ports import KeyedOutput, Output, OutputBatch, ReshapingOutput, Sta
 from tidelog.spark.changed_keys import keys_of_frame, rows_to_read_again
 from tidelog.spark.pipeline import BatchProgress, LoopOptions, run_output_loops
 from tidelog.spark.sessions.class_archive import ClassArchive
-from tidelog.spark.sessions.connect import cancel_jobs, is_remote
+from tidelog.spark.sessions.connect import cancel_jobs, is_open, is_remote
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, pays_per_request, poll_interval_s
@@ -346,7 +346,7 @@ class PipelineSession:
         settings = {name: str(value) for name, value in config.pipeline.conf.items()}
         here = alone and not once and not is_remote(spark)
         self._archive = ClassArchive(settings) if here else None
-        self._has_delivered = False
+        self._archived = False
         self._report = _StatusReport(on_status)
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
@@ -437,9 +437,8 @@ class PipelineSession:
 
     def _delivered(self, progress: BatchProgress) -> None:
         self._report.batch(progress)
-        first = bool(progress.rows) and not self._has_delivered
-        self._has_delivered = self._has_delivered or first
-        if first and self._archive is not None:
+        if self._archive is not None and not self._archived and is_open(self._spark):
+            self._archived = True
             self._archive.make()
 
     def _watch(

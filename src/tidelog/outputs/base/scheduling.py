@@ -28,7 +28,7 @@ from tidelog.outputs.base.ranges import MESSAGES_TABLE
 from tidelog.outputs.base.tasks import BatchWork, TableSlice, WriteCounts
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark import folding, transforms
-from tidelog.spark.executor_jobs import map_in_arrow, run_on_executors
+from tidelog.spark.executor_jobs import is_little, map_in_arrow, run_on_executors
 from tidelog.spark.formats.shapes import CHANGE_VERSION
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
@@ -47,12 +47,18 @@ def run_direct(
 ) -> list[WriteCounts]:
     """Run one task for each group of items: it reads, decodes and writes them in one process."""
     numbered = [(number, tuple(items)) for number, items in enumerate(groups)]
-    return run_on_executors(spark, lambda each: tasks.run_items(work, *each), numbered)
+    size_bytes = sum(bytes_of(ref) for group in groups for item in group for ref in item.refs)
+    return run_on_executors(
+        spark, lambda each: tasks.run_items(work, *each), numbered, size_bytes=size_bytes
+    )
 
 
 def run_messages(spark: SparkSession, work: BatchWork, item: TableSlice) -> list[WriteCounts]:
     """Run one task that writes the source's logical messages, in the log's order."""
-    return run_on_executors(spark, lambda each: tasks.run_messages(work, 0, [each]), [item])
+    size_bytes = sum(map(bytes_of, item.refs))
+    return run_on_executors(
+        spark, lambda each: tasks.run_messages(work, 0, [each]), [item], size_bytes=size_bytes
+    )
 
 
 def run_in_order(
@@ -60,7 +66,10 @@ def run_in_order(
 ) -> list[WriteCounts]:
     """Run one task that writes everything, in the log's order."""
     everything = [(tuple(tables), tuple(refs))]
-    return run_on_executors(spark, lambda each: tasks.run_in_order(work, *each), everything)
+    size_bytes = sum(map(bytes_of, refs))
+    return run_on_executors(
+        spark, lambda each: tasks.run_in_order(work, *each), everything, size_bytes=size_bytes
+    )
 
 
 def run_frame(
@@ -245,6 +254,8 @@ class JobScheduler:
             batch: the offsets that are written.
         """
         delivery, cores = self._delivery, self._cores()
+        if is_little(self._spark, sum(part.size_bytes for part in parts)):
+            cores = 1  # one connection, to write little
         messages = [part for part in parts if part.target.source == MESSAGES_TABLE]
         rejected = 0
         if messages:

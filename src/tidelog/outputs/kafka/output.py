@@ -51,8 +51,7 @@ from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import AbsentKeys, KafkaTopics, KafkaWriter, transactional_id
 from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.executor_jobs import run_on_executors
-from tidelog.spark.sessions.connect import is_remote
-from tidelog.spark.sessions.versions import is_local
+from tidelog.spark.sessions.connect import runs_on_this_machine
 from tidelog.spark.transforms import steps_of, target_table
 
 if TYPE_CHECKING:
@@ -127,9 +126,8 @@ class KafkaOutput(ExecutorOutput):
         self._max_bytes: dict[str, int] = {}
         self._clean: frozenset[str] = frozenset()  # topics without messages of the batch to come
         self._tried_before = True
-        master = "" if is_remote(spark) else spark.sparkContext.master or ""
         # On a cluster a stage is retried where shuffled data is lost, which its tasks can't detect.
-        self._stages_retry = not is_local(master)
+        self._stages_retry = not runs_on_this_machine(spark)
         self._administration = Administration(servers, self._settings)
         super().__init__(spark, log_path, state, delivery)
 

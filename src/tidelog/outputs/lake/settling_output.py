@@ -31,6 +31,7 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, backticked
 from tidelog.outputs.base.ranges import delivered_schema, removals_of
+from tidelog.outputs.base.scheduling import bytes_of
 from tidelog.outputs.lake.output import (
     CopyWrite,
     LakeOptions,
@@ -305,7 +306,12 @@ class SettlingOutput(LakeOutput[Settled]):
         works = [[work for _, work in group] for group in groups]
         done: dict[int, list[SettleResult]] = defaultdict(list)
         try:
-            found = run_on_executors(self._spark, settle_tasks.write_tables, works)
+            found = run_on_executors(
+                self._spark,
+                settle_tasks.write_tables,
+                works,
+                size_bytes=sum(map(_bytes_of, writes)),
+            )
         finally:
             wait(framed.values())  # they read states, which a retry of the batch refreshes
         for group, results in zip(groups, found, strict=True):
@@ -427,7 +433,10 @@ class SettlingOutput(LakeOutput[Settled]):
         return [_files_of(each) for each in self._try_rewrite(works)]
 
     def _try_rewrite(self, works: Sequence[RewriteWork]) -> list[SettleResult]:
-        return run_on_executors(self._spark, settle_tasks.rewrite_or_error, works)
+        size_bytes = sum(file.size for work in works for file in work.copy.files)
+        return run_on_executors(
+            self._spark, settle_tasks.rewrite_or_error, works, size_bytes=size_bytes
+        )
 
     # ------------------------------------------------ commits
 
@@ -476,6 +485,15 @@ class SettlingOutput(LakeOutput[Settled]):
             if group
         ]
         return self._rewrite(works)
+
+
+def _bytes_of(write: CopyWrite[Settled]) -> int:
+    """Return about how many bytes the tasks of a table process, at most."""
+    rows = sum(map(bytes_of, write.refs))
+    copy = write.copy.files()
+    if copy.options.deletion_vectors and not write.work.deleted_below:
+        return rows
+    return rows + sum(file.size for file in copy.files)  # they may be rewritten
 
 
 def _files_of(result: SettleResult) -> FileChanges:

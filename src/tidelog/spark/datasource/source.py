@@ -46,7 +46,7 @@ from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats import shapes
-from tidelog.spark.sessions.connect import RemoteSession, is_remote
+from tidelog.spark.sessions.connect import current_session, is_open, is_remote
 from tidelog.spark.sessions.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -168,11 +168,11 @@ def prepare_workers(spark: SparkSession) -> SparkContext | None:
     """Give Spark's Python workers their Python and, by the environment, the options of an object
     store that this process was given (`tidelog.eventlog.local_storage`); may be called again.
 
-    Returns the session's context; None: it is one of Spark Connect.
+    Returns the session's context; None: it is one of Spark Connect, or is not open yet.
     """
-    context: SparkContext | None = None if is_remote(spark) else spark.sparkContext
-    if context is None:
+    if is_remote(spark) or not is_open(spark):
         return None
+    context: SparkContext = spark.sparkContext
     if OPTIONS_VARIABLE in os.environ:
         with _registration:
             _set_variables(context, {OPTIONS_VARIABLE: os.environ[OPTIONS_VARIABLE]})
@@ -187,7 +187,7 @@ def tidelog_reader(spark: SparkSession) -> DataFrameReader:
     Before it has a first Python source, Spark searches for others by processes: a second of CPU,
     which a pipeline that does not read by this source does without.
     """
-    spark = spark.current() if isinstance(spark, RemoteSession) else spark
+    spark = current_session(spark)
     if _registered.get(spark, "") != os.environ.get(OPTIONS_VARIABLE):
         register(spark)
     return spark.read.format("tidelog")

@@ -16,13 +16,15 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
 from pyspark.errors import PySparkException
 
 from tidelog.errors import OutputError, UsageError
 from tidelog.spark.sessions.errors import SESSION_ENDED, known_error
+from tidelog.spark.sessions.local import LocalSession
+from tidelog.spark.sessions.versions import is_local
 from tidelog.system import version
 
 if TYPE_CHECKING:
@@ -59,12 +61,26 @@ def default_parallelism(spark: SparkSession | RemoteSession) -> int:
     """Return the number of tasks that run at once now."""
     if isinstance(spark, RemoteSession):
         return spark.cores()
+    if isinstance(spark, LocalSession):
+        return spark.cores
     return max(1, spark.sparkContext.defaultParallelism)
+
+
+def is_open(spark: SparkSession | RemoteSession | LocalSession) -> bool:
+    """Is there a session already?"""
+    return not isinstance(spark, LocalSession) or spark.is_open
+
+
+def runs_on_this_machine(spark: SparkSession | RemoteSession | LocalSession) -> bool:
+    """Does the driver itself run the tasks?"""
+    if isinstance(spark, LocalSession):
+        return True
+    return not is_remote(spark) and is_local(str(spark.sparkContext.master))
 
 
 def cancel_jobs(spark: SparkSession) -> None:
     """Cancel what the session's driver runs; of a Spark Connect server, what the session runs."""
-    if isinstance(spark, RemoteSession):
+    if isinstance(spark, RemoteSession | LocalSession):
         spark.cancel_jobs()
     else:
         spark.sparkContext.cancelAllJobs()
@@ -76,10 +92,17 @@ def session_beside(spark: SparkSession, settings: Mapping[str, str]) -> SparkSes
     """
     if is_remote(spark):
         return spark
+    if isinstance(spark, LocalSession):
+        return cast("SparkSession", spark.beside(lambda opened: session_beside(opened, settings)))
     found = spark.newSession()
     for name, value in settings.items():
         found.conf.set(name, value)
     return found
+
+
+def current_session(spark: SparkSession | RemoteSession | LocalSession) -> SparkSession:
+    """Return PySpark's own session, which is opened if it was not."""
+    return spark.current() if isinstance(spark, RemoteSession | LocalSession) else spark
 
 
 class RemoteSession:

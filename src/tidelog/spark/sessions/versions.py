@@ -94,6 +94,14 @@ def is_local(master: str) -> bool:
     return master.partition("[")[0] == "local"
 
 
+def local_cores(master: str) -> int:
+    """Return the number of tasks that a local ``master`` runs at once: ``local[4]``, ``local[*]``,
+    ``local[4,2]`` (with retries), ``local``.
+    """
+    count = master.partition("[")[2].rstrip("]").partition(",")[0].strip()
+    return (os.cpu_count() or 1) if count == "*" else int(count or 1)
+
+
 def await_executors(
     spark: SparkSession, stop: threading.Event | None = None, within_s: float = _WITHIN_S
 ) -> None:

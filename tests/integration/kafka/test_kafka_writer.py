@@ -54,6 +54,11 @@ TABLE = TargetTable(
 TASK = WriteTask("out", "generation", 0, 100, 0)
 
 
+@pytest.fixture(autouse=True)
+def no_idle_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "_idle_producers", producer.IdleProducers())
+
+
 @pytest.fixture
 def topic(kafka: KafkaServer, tmp_path: Path) -> Iterator[str]:
     with made_topic(kafka, tmp_path.name) as name:
@@ -112,6 +117,60 @@ def bring(
 
 
 VALUES = [b"1", b"2" * (LIMIT + 1), b"3"]
+
+
+@pytest.fixture
+def created(monkeypatch: pytest.MonkeyPatch) -> list[producer.Producer]:
+    """The producers of the test."""
+    found: list[producer.Producer] = []
+
+    class Recording(producer.Producer):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            found.append(self)
+
+    monkeypatch.setattr(sender, "Producer", Recording)
+    return found
+
+
+def test_a_producer_serves_the_next_task_also_of_a_topic_that_was_created_again(
+    kafka: KafkaServer, tmp_path: Path, created: list[producer.Producer]
+) -> None:
+    for value in (b"1", b"2"):
+        with made_topic(kafka, tmp_path.name) as topic:
+            for each in (value, value + b"0"):
+                assert bring(kafka.servers, messages(topic, [each]), keep_rejected=True) == []
+            found = read(topic, servers=kafka.servers, json_values=False)
+            assert [each.value for each in found] == [value, value + b"0"]
+    assert len(created) == 1
+    bring(kafka.servers, messages("none", []), keep_rejected=True, linger_ms=1)
+    assert len(created) == 2, "one of other settings"
+
+
+def test_a_producer_whose_task_has_failed_serves_no_other(
+    kafka: KafkaServer, topic: str, created: list[producer.Producer]
+) -> None:
+    with pytest.raises(OutputRefusedError):
+        bring(kafka.servers, messages(topic, VALUES), keep_rejected=False)
+    bring(kafka.servers, messages(topic, [b"4"]), keep_rejected=True, again=True)
+    assert len(created) == 2
+    assert not created[0]._client, "it was closed"
+
+
+def test_an_idle_producer_is_closed(
+    kafka: KafkaServer,
+    topic: str,
+    created: list[producer.Producer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender, "_idle_producers", producer.IdleProducers(0.2))
+    bring(kafka.servers, messages(topic, [b"1"]), keep_rejected=True)
+    deadline = time.monotonic() + 30
+    while created[0]._client:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    bring(kafka.servers, messages(topic, [b"2"]), keep_rejected=True)
+    assert len(created) == 2
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -151,9 +151,7 @@ class _SparkHandle:
         if remote_of(config) is None and self.ours and is_local(master):
             cores = int(config.pipeline.conf.get("spark.default.parallelism", local_cores(master)))
             tasks = DriverTasks(config.pipeline.small_batch_bytes)
-            self._local = LocalSession(
-                lambda: session(config, stop), prepare_workers, cores, tasks
-            )
+            self._local = LocalSession(lambda: session(config, stop), prepare_workers, cores, tasks)
             if not once:
                 self._local.start()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
@@ -42,6 +43,8 @@ _VALUE_AT, _KEY_AT, _OPAQUE_AT, _VERSION_AT, _FIXED = 2, 3, 4, 5, 6
 _TEXT_BYTES = 512
 _DRAIN_S = 1.0
 _POLL_S = 0.002
+_IDLE_S = 60.0
+"""Well below the time after which brokers close idle connections (10 minutes)."""
 # Of syslog's levels.
 _LOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 
@@ -167,14 +170,16 @@ class Producer:
         on_failed: Callable[[KafkaError, int], None],
         on_error: Callable[[KafkaError], None],
     ) -> None:
+        self.on_failed, self.on_error = on_failed, on_error
+
         def report(_: int, found: Any, __: int) -> None:
             message = found.contents
             if message.err:
-                on_failed(KafkaError(message.err), message.number or 0)
+                self.on_failed(KafkaError(message.err), message.number or 0)
 
         def error(_: int, code: int, reason: bytes, __: int) -> None:
             if code != KafkaError._FATAL:  # each of its messages is reported
-                on_error(KafkaError(code, reason.decode(errors="replace")))
+                self.on_error(KafkaError(code, reason.decode(errors="replace")))
 
         self._callbacks = _OnReport(report), _OnError(error), _OnLog(_log)
         self._client = self._new_client(settings)
@@ -276,6 +281,44 @@ class Producer:
             header[1], header[2], header[3] = *map(_address, both), len(value)
             memory += both
         return np.concatenate([items, more]), memory
+
+
+class IdleProducers:
+    """Keeps producers without messages for the next tasks of this process, by their settings.
+
+    A new idempotent producer has no connection when it asks for its id, and asks again after half a
+    second (librdkafka's `rd_kafka_idemp_pid_fsm`).
+    """
+
+    def __init__(self, idle_s: float = _IDLE_S) -> None:
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._idle: list[tuple[Mapping[str, Any], Producer, threading.Timer]] = []
+
+    def take(self, settings: Mapping[str, Any]) -> Producer | None:
+        """Return a producer with these settings, which is the caller's then."""
+        with self._lock:
+            for at, (own, producer, timer) in enumerate(self._idle):
+                if own == settings:
+                    del self._idle[at]
+                    timer.cancel()
+                    return producer
+        return None
+
+    def keep(self, settings: Mapping[str, Any], producer: Producer) -> None:
+        """Keep a producer, whose messages brokers have, until it was idle for a minute."""
+        timer = threading.Timer(self._idle_s, self._close, [producer])
+        timer.daemon = True
+        with self._lock:
+            self._idle.append((dict(settings), producer, timer))
+        timer.start()
+
+    def _close(self, producer: Producer) -> None:
+        with self._lock:
+            left = [each for each in self._idle if each[1] is not producer]
+            taken, self._idle = len(left) == len(self._idle), left
+        if not taken:
+            producer.close()
 
 
 def _headers(count: int) -> Int64s:

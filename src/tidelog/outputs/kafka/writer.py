@@ -24,7 +24,7 @@ from tidelog.outputs.base.writer import StopAtRejection, Writer, is_retry
 from tidelog.outputs.formatters.json_formats import context_headers
 from tidelog.outputs.formatters.messages import MESSAGES
 from tidelog.outputs.kafka.client import SCHEMA_HEADER, VERSION_HEADER, failed, topic_name
-from tidelog.outputs.kafka.producer import Header, MessageChunk, Producer
+from tidelog.outputs.kafka.producer import Header, IdleProducers, MessageChunk, Producer
 from tidelog.outputs.kafka.topic_tail import AlreadyWritten, TopicTail, ranks_of
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
@@ -43,6 +43,8 @@ _CHECK_ROWS = 1024  # a check costs as much as sending some ten messages
 _CHECK_S = 0.02
 _DROPPED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _SUSPECT = (*_POISON, KafkaError._INVALID_DIFFERENT_RECORD)
+
+_idle_producers = IdleProducers()
 
 
 class KafkaSender:
@@ -80,6 +82,7 @@ class KafkaSender:
         self._number = 0  # of the next message
         self._pending: deque[MessageChunk] = deque()
         self._last_error: KafkaError | None = None
+        self._flushed = False  # brokers have all messages
         self._producer = self._new_producer()
 
     def send(self, chunk: MessageChunk) -> None:
@@ -87,6 +90,7 @@ class KafkaSender:
             self._clear_sent()
         elif self._sent_rows > _SENT_ROWS or self._sent_bytes > _SENT_BYTES:
             self.flush()
+        self._flushed = False
         for start in range(0, len(chunk), _CHECK_ROWS):
             self._check_lease()
             self._pending.append(chunk.slice(start, _CHECK_ROWS))
@@ -110,6 +114,7 @@ class KafkaSender:
             elif time.monotonic() > since + self._timeout_s:
                 raise self._timeout_error(left)
         self._clear_sent()
+        self._flushed = not (self._pending or self._undelivered)
 
     def commit(self) -> None:
         """Commit the transaction, after `flush`."""
@@ -119,19 +124,26 @@ class KafkaSender:
             raise failed("the transaction could not be committed", error) from None
 
     def close(self) -> None:
-        # After an error: waiting messages must not be sent any more. Those in flight may arrive.
-        self._producer.close()
+        if self._flushed and not self._transactional:
+            _idle_producers.keep(self._producer_settings, self._producer)
+        else:
+            # After an error waiting messages must not be sent. Those in flight may arrive.
+            self._producer.close()
 
     # ------------------------------------------------------------------ what was not delivered
 
+    @property
+    def _producer_settings(self) -> dict[str, Any]:
+        # Messages never time out by themselves: in a gap later ones would overtake.
+        return {**self._settings, "delivery.timeout.ms": 0, "enable.gapless.guarantee": True}
+
     def _new_producer(self, **how: Any) -> Producer:
-        own = {
-            # Messages never time out by themselves: in a gap later ones would overtake.
-            "delivery.timeout.ms": 0,
-            "enable.gapless.guarantee": True,
-        }
+        settings = self._producer_settings | how
+        if not self._transactional and (idle := _idle_producers.take(settings)) is not None:
+            idle.on_failed, idle.on_error = self._on_undelivered, self._on_error
+            return idle
         try:
-            producer = Producer(self._settings | own | how, self._on_undelivered, self._on_error)
+            producer = Producer(settings, self._on_undelivered, self._on_error)
         except KafkaException as error:
             raise failed("no producer can be created", error) from None
         if self._transactional:

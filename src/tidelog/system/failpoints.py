@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,8 @@ def _kill() -> None:
 
 
 def _pause() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # To this thread, which then does not go on until another thread has received it.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _error() -> None:

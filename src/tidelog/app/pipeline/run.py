@@ -137,6 +137,7 @@ class _SparkHandle:
     def __init__(self, config: Config, stop: threading.Event, *, once: bool) -> None:
         from pyspark.sql import SparkSession
 
+        from tidelog.spark.datasource.daemon import preload
         from tidelog.spark.datasource.source import prepare_workers
         from tidelog.spark.sessions.local import DriverTasks, LocalSession
         from tidelog.spark.sessions.versions import is_local, local_cores, master_of
@@ -154,6 +155,7 @@ class _SparkHandle:
             self._local = LocalSession(lambda: session(config, stop), prepare_workers, cores, tasks)
             if not once:
                 self._local.start()
+                preload()  # it keeps the lease's thread waiting: before the process leads
 
     def session(self) -> SparkSession:
         if self._local is not None:

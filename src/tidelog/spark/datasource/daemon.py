@@ -34,7 +34,7 @@ def warm_up() -> None:
         fold(records, schema)
 
 
-def _preload(worker_module: str) -> None:
+def preload(worker_module: str = "pyspark.worker") -> None:
     """Import and compile early. An error appears where the module is used, not here."""
     with contextlib.suppress(ImportError, ConfigError):
         import tidelog.spark.datasource.source  # noqa: F401
@@ -49,7 +49,7 @@ if __name__ == "__main__":
     # The JVM reads the daemon's port from its standard output: nothing else may be written there.
     stdout, sys.stdout = sys.stdout, sys.stderr
     try:
-        _preload(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
+        preload(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
     finally:
         sys.stdout = stdout
     manager()

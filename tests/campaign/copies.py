@@ -93,6 +93,7 @@ class Copies:
             "name": NAME,
             "trigger_ms": 100,
             "master": "local[2]",
+            "small_batch_bytes": secrets.choice([0, 2 << 20]),
             "checkpoint": str(host / "checkpoint"),
             "conf": conf,
         }

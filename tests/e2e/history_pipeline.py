@@ -95,7 +95,13 @@ class PipelineRun(Run):
             "spark.ui.enabled": False,
             "spark.jars": str(postgres_jdbc_jar()),
         }
-        pipeline = {"name": NAME, "trigger_ms": 100, "master": "local[2]", "conf": conf}
+        pipeline = {
+            "name": NAME,
+            "trigger_ms": 100,
+            "master": "local[2]",
+            "small_batch_bytes": self.rng.choice([0, 10_000, 2 << 20]),
+            "conf": conf,
+        }
         lakes = [lake.section() for lake in self._lakes]
         outputs = [*lakes, {"kind": "postgres", "url": self._copy_url}]
         with path.open("a") as config:

@@ -177,7 +177,7 @@ class Site:
     # ------------------------------------------------------------------ answers
 
     def check_status(self, told: str) -> None:
-        assert "Spark's log has more" not in told, told  # an error that nobody explains
+        assert " failed with " not in told, told  # an error that nobody explains
         for line in shown(self.leads, self.stands_by if self.hosts[self.stands_by].runs else None):
             assert line.search(told), (line.pattern, told)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from tidelog.spark.sessions.connect import (
     is_open,
     session_beside,
 )
+from tidelog.spark.sessions.errors import output_error
 from tidelog.spark.sessions.local import DriverTasks, LocalSession
 from tidelog.spark.sessions.versions import local_cores
 
@@ -151,3 +153,13 @@ def _await(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_an_error_of_a_task_here_is_described_by_its_line_and_not_by_its_values() -> None:
+    def work(_: int) -> None:
+        raise KeyError("a value of a row")
+
+    with pytest.raises(KeyError) as raised:
+        session_of(Opened()).tasks.run(work, [1])
+    said = str(output_error("a batch", raised.value))
+    assert re.fullmatch(r"a batch failed with KeyError \(test_local_session.py, line \d+\)", said)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -300,9 +302,15 @@ def application_ended_error() -> SparkGoneError:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describes an error of Spark without its own text, which may contain values."""
+    """Describe an error without its own text, which may contain values."""
     reason = system_error(error)
-    return f"{type(error).__name__}{f': {reason}' if reason else ''}; Spark's log has more"
+    found = f"{type(error).__name__}{f': {reason}' if reason else ''}"
+    if type(error).__module__.startswith(("pyspark", "py4j")):
+        return f"{found}; Spark's log has more"
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        f"{found} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else found
+    )
 
 
 def find_error(text: str) -> errors.TidelogError | None:

@@ -52,6 +52,7 @@ def test_a_sigterm_to_all_processes_ends_the_pipeline_in_order(
         "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
         "state: {url: 'sqlite:///state.db'}\n"
         "outputs: [{kind: files, path: ./files}, {kind: files, name: more, path: ./more}]\n"
+        "pipeline: {small_batch_bytes: 0}\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "tidelog", "pipeline", str(config), "--json"],

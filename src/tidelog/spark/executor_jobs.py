@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyspark.util import PythonEvalType
 from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.model.schema import backticked
 from tidelog.spark.sessions.connect import is_remote
+from tidelog.spark.sessions.errors import Py4JNetworkError, spark_gone_error
 from tidelog.spark.sessions.local import LocalSession
 
 if TYPE_CHECKING:
@@ -87,7 +89,17 @@ def run_on_executors(
     if isinstance(spark, LocalSession) and size_bytes is not None and is_little(spark, size_bytes):
         own = [cloudpickle.loads(_pickled((function, each))) for each in items]
         return spark.tasks.run(lambda each: each[0](each[1]), own)
-    return _results(map_in_arrow(_frame_with(spark, items), _ItemCall(function), _PICKLED))
+    with jvm_errors():
+        return _results(map_in_arrow(_frame_with(spark, items), _ItemCall(function), _PICKLED))
+
+
+@contextmanager
+def jvm_errors() -> Iterator[None]:
+    """Raise SparkGoneError where the JVM does not answer: no retry helps."""
+    try:
+        yield
+    except (ConnectionError, Py4JNetworkError) as error:
+        raise spark_gone_error() from error
 
 
 def is_little(spark: SparkSession, size_bytes: int) -> bool:
@@ -106,7 +118,8 @@ def run_on_partitions(
     """Return ``function(batches)`` of each partition of ``source``, by one Spark job, in the order
     of the partitions. Pickled, may run twice, and raises like `run_on_executors`.
     """
-    return _results(map_in_arrow(source, _PartitionCall(function), _PICKLED))
+    with jvm_errors():
+        return _results(map_in_arrow(source, _PartitionCall(function), _PICKLED))
 
 
 def rows_on_executors(

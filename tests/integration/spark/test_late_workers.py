@@ -81,7 +81,7 @@ def test_they_are_waited_for_and_the_report_counts_each_row_once(
     pipeline.wait_for(lambda: delivered(10))
     assert not list(late.iterdir())
     (late / "2").touch()
-    assert kill(process.processes, DAEMON)
+    assert kill(process.processes, f"-m\0{DAEMON}")
     pipeline.write(10)
     pipeline.wait_for(lambda: delivered(20))
     process.send(signal.SIGTERM)
@@ -93,3 +93,14 @@ def test_they_are_waited_for_and_the_report_counts_each_row_once(
     # Spark may use a killed one, or more, before it has seen that it is dead.
     pauses = [line for line in process.said.splitlines() if "retries in" in line]
     assert all("was killed or ended by itself" in line for line in pauses), pauses
+
+
+def test_a_pipeline_whose_java_was_killed_ends(pipeline: Pipeline) -> None:
+    """Whoever supervises it starts it again; it can't."""
+    pipeline.write(10)
+    process = pipeline.start()
+    pipeline.wait_for(lambda: len(pipeline.events()) >= 10)
+    assert kill(process.processes, "SparkSubmit")
+    pipeline.write(10)
+    assert process.wait() == 1, process.said
+    assert "the JVM of Spark was killed" in process.said

@@ -28,7 +28,7 @@ from tidelog.outputs.base.ranges import MESSAGES_TABLE
 from tidelog.outputs.base.tasks import BatchWork, TableSlice, WriteCounts
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark import folding, transforms
-from tidelog.spark.executor_jobs import is_little, map_in_arrow, run_on_executors
+from tidelog.spark.executor_jobs import is_little, jvm_errors, map_in_arrow, run_on_executors
 from tidelog.spark.formats.shapes import CHANGE_VERSION
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
@@ -104,7 +104,8 @@ def run_frame(
             )
         if steps:
             source = transforms.apply(source, steps, table.schema, keyed=keyed)
-        rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
+        with jvm_errors():
+            rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
         return [WriteCounts(row["rows"], row["rejected"]) for row in rows]
 
 

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numba.core import event
+from functools import cache
 
 
-class _Compilations(event.Listener):
-    """Numba's events; it compiles one kernel at a time. One that it finds in its cache is none."""
-
+class _Compilations:
     begun = ended = 0
 
-    def on_start(self, event: Any) -> None:
-        self.begun += 1
 
-    def on_end(self, event: Any) -> None:
-        self.ended += 1
+@cache
+def _counted() -> _Compilations:
+    """Return the counts from the first call on. Numba is imported here, because a command without
+    a kernel does without it.
+    """
+    from numba.core import event
 
+    found = _Compilations()
 
-_compilations = _Compilations()
-event.register("numba:compile", _compilations)  # type: ignore[no-untyped-call]
+    class Listener(event.Listener):
+        """Numba compiles one kernel at a time. One that it finds in its cache is no event."""
+
+        def on_start(self, event: object) -> None:
+            found.begun += 1
+
+        def on_end(self, event: object) -> None:
+            if found.ended < found.begun:  # else it began before the first call
+                found.ended += 1
+
+    event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
+    return found
 
 
 def compilations() -> tuple[int, int]:
     """Return how many kernels of this process were begun to compile, and how many are compiled."""
-    return _compilations.begun, _compilations.ended
+    counts = _counted()
+    return counts.begun, counts.ended

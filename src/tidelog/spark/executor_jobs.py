@@ -73,7 +73,7 @@ def run_on_executors(
     function: Callable[[Work], Result],
     items: Sequence[Work],
     *,
-    size_bytes: int | None = None,
+    little: bool = False,
 ) -> list[Result]:
     """Return ``function(item)`` of each item, by one Spark job; in the order of ``items``.
 
@@ -81,12 +81,12 @@ def run_on_executors(
     many groups of work as there are cores. Function, items and results are pickled. A task may run
     twice. An error of ``function`` fails the job, see `tidelog.spark.sessions.errors.find_error`.
 
-    ``size_bytes``: what the items process, in all; None: unknown. Where `is_little`, this process
-    does the work in threads, with copies of function and items as tasks have them.
+    ``little``: as `is_little` says: this process does the work in threads, with copies of function
+    and items as tasks have them.
     """
     if not items:
         return []
-    if isinstance(spark, LocalSession) and size_bytes is not None and is_little(spark, size_bytes):
+    if little and isinstance(spark, LocalSession):
         own = [cloudpickle.loads(_pickled((function, each))) for each in items]
         return spark.tasks.run(lambda each: each[0](each[1]), own)
     with jvm_errors():
@@ -104,12 +104,9 @@ def jvm_errors() -> Iterator[None]:
 
 def is_little(spark: SparkSession, size_bytes: int) -> bool:
     """Is work on ``size_bytes`` done by this process, in less time than a Spark job takes? Only
-    where Spark's tasks would run on this machine. Raises as `LocalSession.check` does.
+    where Spark's tasks would run on this machine.
     """
-    if not isinstance(spark, LocalSession):
-        return False
-    spark.check()
-    return size_bytes <= spark.tasks.small_bytes > 0
+    return isinstance(spark, LocalSession) and size_bytes <= spark.tasks.small_bytes > 0
 
 
 def run_on_partitions(

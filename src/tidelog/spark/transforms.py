@@ -19,6 +19,7 @@ from tidelog.errors import ConfigError
 from tidelog.model.patterns import matches, route_of
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId, TargetTable
+from tidelog.spark.executor_jobs import jvm_errors
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, EVENT_BEFORE
 from tidelog.spark.session import exact_session, in_session
@@ -65,8 +66,9 @@ def target_table(
     fields: StructType = shapes.row_type(schema)
     if own:
         shape = shapes.changes(schema) if keyed else shapes.events(schema)
-        session = exact_session(spark)
-        frame = apply(session.createDataFrame([], shape), own, schema, keyed=keyed)
+        with jvm_errors():
+            session = exact_session(spark)
+            frame = apply(session.createDataFrame([], shape), own, schema, keyed=keyed)
         fields = StructType([x for x in frame.schema.fields if x.name not in META])
         lost = [name for name in key if name not in fields.names]
         if lost and keyed:  # by a step python

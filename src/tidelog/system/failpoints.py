@@ -92,6 +92,9 @@ def hit(name: str) -> None:
 @contextmanager
 def arm(actions: Mapping[str, Action]) -> Iterator[None]:
     """Arm callables in this process for the duration of the block."""
+    if not actions:
+        yield
+        return
     before = dict(_armed)
     _armed.update(actions)
     try:

@@ -157,6 +157,22 @@ def test_a_producer_whose_task_has_failed_serves_no_other(
     assert not created[0]._client, "it was closed"
 
 
+def test_an_old_producer_and_an_idle_one_at_the_end_are_closed(
+    kafka: KafkaServer,
+    topic: str,
+    created: list[producer.Producer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bring(kafka.servers, messages(topic, [b"1"]), keep_rejected=True)
+    assert created[0]._client
+    sender.close_idle_producers()
+    assert not created[0]._client
+    monkeypatch.setattr(producer, "_OLD_S", 0.0)
+    bring(kafka.servers, messages(topic, [b"2"]), keep_rejected=True)
+    assert len(created) == 2
+    assert not created[1]._client
+
+
 def test_an_idle_producer_is_closed(
     kafka: KafkaServer,
     topic: str,

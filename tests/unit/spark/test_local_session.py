@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from tidelog.errors import OutputError, UsageError
 from tidelog.spark.executor_jobs import is_little, run_on_executors
 from tidelog.spark.sessions.connect import (
+    by_jobs_alone,
     cancel_jobs,
     default_parallelism,
     is_open,
     session_beside,
+    start_failure,
 )
 from tidelog.spark.sessions.errors import output_error
 from tidelog.spark.sessions.local import DriverTasks, LocalSession
@@ -44,7 +47,7 @@ def session_of(opened: Any, small_bytes: int = 1000) -> Any:
 def test_little_work_opens_no_session() -> None:
     opened = Opened()
     session = session_beside(session_of(opened), {"a": "b"})
-    assert run_on_executors(session, lambda n: n + 1, [1, 2], size_bytes=1000) == [2, 3]
+    assert run_on_executors(session, lambda n: n + 1, [1, 2], little=True) == [2, 3]
     assert default_parallelism(session) == 3
     cancel_jobs(session)
     assert not is_open(session)
@@ -64,7 +67,7 @@ def test_other_work_opens_the_session_once() -> None:
     session = session_of(opened)
     for _ in range(2):
         with pytest.raises(AttributeError, match="createDataFrame"):
-            run_on_executors(session, lambda n: n, [1], size_bytes=1001)
+            run_on_executors(session, lambda n: n, [1], little=False)
     assert opened.count == 1
 
 
@@ -78,7 +81,7 @@ def test_tasks_have_copies_of_function_and_items() -> None:
         seen.append(1)
         return len(value)
 
-    assert run_on_executors(session_of(Opened()), change, [item, item], size_bytes=1) == [2, 2]
+    assert run_on_executors(session_of(Opened()), change, [item, item], little=True) == [2, 2]
     assert (item, seen) == ([0], [])
 
 
@@ -92,7 +95,7 @@ def test_the_error_of_a_task_is_raised_when_all_have_ended(tmp_path: Path) -> No
         done.touch()
 
     with pytest.raises(OutputError, match="full"):
-        run_on_executors(session_of(Opened()), work, [0, 1], size_bytes=1)
+        run_on_executors(session_of(Opened()), work, [0, 1], little=True)
     assert done.exists()
 
 
@@ -116,19 +119,39 @@ def test_cancelled_work_is_not_waited_for() -> None:
         end.set()
 
 
-def test_a_session_that_does_not_start_is_an_error_of_little_work_too() -> None:
-    """Until it starts: a mistake in `pipeline.conf` would show only at a large batch."""
-    wrong = UsageError("spark.driver.memory: 4 elephants")
-    opened = Opened(wrong, wrong)
+def test_a_session_that_did_not_start_has_the_error() -> None:
+    opened = Opened(UsageError("spark.driver.memory: 4 elephants"))
     session = session_of(opened)
+    assert start_failure(session) is None
     session.start()
-    _await(lambda: opened.count == 1)
-    for count in (2, 3):
-        _await(lambda: session._failure is not None)
-        with pytest.raises(UsageError, match="elephants"):
-            is_little(session, 1)
-        _await(lambda count=count: opened.count == count)
-    _await(lambda: session.is_open)
+    _await(lambda: start_failure(session) is not None)
+    assert "elephants" in str(start_failure(session))
+    assert not is_open(session)
+
+
+def test_a_session_that_can_not_be_prepared_is_not_open() -> None:
+    session: Any = LocalSession(Opened(), lambda _: 1 / 0, 1, DriverTasks(1))
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            session.current()
+        assert not is_open(session)
+
+
+def test_no_core_is_one() -> None:
+    """Work would be divided among none, and a batch be committed without its rows."""
+    session: Any = LocalSession(Opened(), lambda _: None, 0, DriverTasks(1))
+    assert default_parallelism(session) == 1
+
+
+def test_the_exit_of_a_task_is_an_error() -> None:
+    with pytest.raises(OutputError, match="SystemExit"):
+        session_of(Opened()).tasks.run(lambda _: sys.exit(1), [1])
+
+
+def test_work_that_needs_a_process_of_its_own_is_never_little() -> None:
+    session = session_of(Opened())
+    own = session_beside(by_jobs_alone(session), {})
+    assert not is_little(own, 0)
     assert is_little(session, 1)
 
 
@@ -142,7 +165,8 @@ def test_a_session_is_prepared_with_what_changed_while_it_opened() -> None:
 
 
 @pytest.mark.parametrize(
-    ("master", "cores"), [("local", 1), ("local[4]", 4), ("local[2,3]", 2), ("local[ 8 ]", 8)]
+    ("master", "cores"),
+    [("local", 1), ("local[4]", 4), ("local[2,3]", 2), ("local[ 8 ]", 8), ("local[x]", 0)],
 )
 def test_cores_of_a_master(master: str, cores: int) -> None:
     assert local_cores(master) == cores

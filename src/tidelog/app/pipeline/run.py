@@ -126,6 +126,15 @@ class Pipeline(BackgroundService):
             )
 
 
+def _spark_runs() -> bool:
+    """Has this process a driver of Spark, e.g. the user's?"""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    running = getattr(SparkContext, "_active_spark_context", None)
+    return running is not None or SparkSession.getActiveSession() is not None
+
+
 class _SparkHandle:
     """The Spark session of a pipeline's process.
 
@@ -135,24 +144,26 @@ class _SparkHandle:
     """
 
     def __init__(self, config: Config, stop: threading.Event, *, once: bool) -> None:
-        from pyspark.sql import SparkSession
-
         from tidelog.spark.datasource.daemon import preload
         from tidelog.spark.datasource.source import prepare_workers
         from tidelog.spark.sessions.local import DriverTasks, LocalSession
         from tidelog.spark.sessions.versions import is_local, local_cores, master_of
 
-        self.ours = remote_of(config) is not None or SparkSession.getActiveSession() is None
+        self.ours = remote_of(config) is not None or not _spark_runs()
         """Whether nobody else runs jobs in this session."""
         self._config = config
         self._stop = stop
         self._session: SparkSession | None = None
         self._local: LocalSession | None = None
         master = master_of(config.pipeline.master)
-        if remote_of(config) is None and self.ours and is_local(master):
-            cores = int(config.pipeline.conf.get("spark.default.parallelism", local_cores(master)))
+        settings = config.pipeline.conf
+        known = remote_of(config) is None and self.ours and "spark.master" not in settings
+        cores = str(settings.get("spark.default.parallelism", local_cores(master)))
+        if known and is_local(master) and cores.isdecimal() and int(cores):
             tasks = DriverTasks(config.pipeline.small_batch_bytes)
-            self._local = LocalSession(lambda: session(config, stop), prepare_workers, cores, tasks)
+            self._local = LocalSession(
+                lambda: session(config, stop), prepare_workers, int(cores), tasks
+            )
             if not once:
                 self._local.start()
                 preload()  # it keeps the lease's thread waiting: before the process leads
@@ -174,8 +185,10 @@ class _SparkHandle:
         session of Spark Connect is opened again.
         """
         opened = self._session
-        if self._local is not None and self._local.is_open:
-            opened = self._local.current()
+        if self._local is not None:
+            if self._local.failure is not None:
+                raise self._local.failure
+            opened = self._local.current() if self._local.is_open else None
         if opened is None or remote_of(self._config) is not None:
             return
         try:

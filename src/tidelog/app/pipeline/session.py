@@ -50,7 +50,13 @@ from tidelog.ports import KeyedOutput, Output, OutputBatch, ReshapingOutput, Sta
 from tidelog.spark.changed_keys import keys_of_frame, rows_to_read_again
 from tidelog.spark.pipeline import BatchProgress, LoopOptions, run_output_loops
 from tidelog.spark.sessions.class_archive import ClassArchive
-from tidelog.spark.sessions.connect import cancel_jobs, is_open, is_remote
+from tidelog.spark.sessions.connect import (
+    cancel_jobs,
+    cancel_own_tasks,
+    is_open,
+    is_remote,
+    start_failure,
+)
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, pays_per_request, poll_interval_s
@@ -423,6 +429,8 @@ class PipelineSession:
             pause_watch.join(_CANCEL_S)
         if self._lost is not None:
             raise self._lost
+        if (failure := start_failure(self._spark)) is not None:
+            raise failure
         if self._once and not ending.is_set():
             record_delivered(self._fenced_state, config.pipeline.name, checked)
         return self._once
@@ -432,6 +440,7 @@ class PipelineSession:
         if self._archive is not None:
             self._archive.close()
         self._file.end()
+        cancel_own_tasks(self._spark)
         for output in self._outputs:
             output.close()
 
@@ -450,7 +459,7 @@ class PipelineSession:
     ) -> None:
         """Watch the lease: set ``ending`` on ``stop``; once it may be lost, cancel all jobs."""
         while not done.wait(_CHECK_S):
-            if stop.is_set():
+            if stop.is_set() or start_failure(self._spark) is not None:
                 ending.set()
             try:
                 self._keeper.check()
@@ -464,6 +473,7 @@ class PipelineSession:
         while not done.is_set():  # a query may be about to start a job
             if self._alone and len(_sessions) == 1:
                 cancel_jobs(self._spark)
+            cancel_own_tasks(self._spark)
             done.wait(_CANCEL_S)  # other jobs end when their tasks next check the lease
 
     def _listen(self, ending: threading.Event, done: threading.Event) -> None:

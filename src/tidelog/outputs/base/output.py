@@ -59,7 +59,7 @@ from tidelog.spark.datasource.partitions import (
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import prepare_workers
 from tidelog.spark.session import EXACT_NAMES
-from tidelog.spark.sessions.connect import default_parallelism, session_beside
+from tidelog.spark.sessions.connect import by_jobs_alone, default_parallelism, session_beside
 from tidelog.spark.sessions.errors import find_error, known_error, output_error
 
 if TYPE_CHECKING:
@@ -500,7 +500,9 @@ class ExecutorOutput:
 
 
 class PluginOutput(ExecutorOutput):
-    """An output whose writer is created by the function ``make``, on the driver, for each batch."""
+    """An output whose writer is created by the function ``make``, on the driver, for each batch. It
+    runs in Spark's Python workers alone: it may rely on a process of its own.
+    """
 
     def __init__(
         self,
@@ -510,7 +512,7 @@ class PluginOutput(ExecutorOutput):
         delivery: Delivery,
         make: Callable[[], TaskWriter],
     ) -> None:
-        super().__init__(spark, log_path, state, delivery)
+        super().__init__(by_jobs_alone(spark), log_path, state, delivery)
         self._make = make
 
     def writer(self) -> TaskWriter:

@@ -43,32 +43,39 @@ _COUNTS = StructType([StructField("rows", LongType()), StructField("rejected", L
 
 
 def run_direct(
-    spark: SparkSession, work: BatchWork, groups: Sequence[Sequence[TableSlice]]
+    spark: SparkSession,
+    work: BatchWork,
+    groups: Sequence[Sequence[TableSlice]],
+    *,
+    little: bool = False,
 ) -> list[WriteCounts]:
     """Run one task for each group of items: it reads, decodes and writes them in one process."""
     numbered = [(number, tuple(items)) for number, items in enumerate(groups)]
-    size_bytes = sum(bytes_of(ref) for group in groups for item in group for ref in item.refs)
     return run_on_executors(
-        spark, lambda each: tasks.run_items(work, *each), numbered, size_bytes=size_bytes
+        spark, lambda each: tasks.run_items(work, *each), numbered, little=little
     )
 
 
 def run_messages(spark: SparkSession, work: BatchWork, item: TableSlice) -> list[WriteCounts]:
     """Run one task that writes the source's logical messages, in the log's order."""
-    size_bytes = sum(map(bytes_of, item.refs))
+    little = is_little(spark, sum(map(bytes_of, item.refs)))
     return run_on_executors(
-        spark, lambda each: tasks.run_messages(work, 0, [each]), [item], size_bytes=size_bytes
+        spark, lambda each: tasks.run_messages(work, 0, [each]), [item], little=little
     )
 
 
 def run_in_order(
-    spark: SparkSession, work: BatchWork, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
+    spark: SparkSession,
+    work: BatchWork,
+    tables: Sequence[TargetTable],
+    refs: Sequence[SegmentRef],
+    *,
+    little: bool = False,
 ) -> list[WriteCounts]:
     """Run one task that writes everything, in the log's order."""
     everything = [(tuple(tables), tuple(refs))]
-    size_bytes = sum(map(bytes_of, refs))
     return run_on_executors(
-        spark, lambda each: tasks.run_in_order(work, *each), everything, size_bytes=size_bytes
+        spark, lambda each: tasks.run_in_order(work, *each), everything, little=little
     )
 
 
@@ -92,6 +99,7 @@ def run_frame(
     keyed = work.shape == "changes"
     below = work.task.deleted_below.get(str(table.source), 0)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(jvm_errors())
         if keyed:
             source = stack.enter_context(folding.read_newest(*read, parts=len(parts)))
             source = folding.with_deletes_below(source, below)
@@ -104,8 +112,7 @@ def run_frame(
             )
         if steps:
             source = transforms.apply(source, steps, table.schema, keyed=keyed)
-        with jvm_errors():
-            rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
+        rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
         return [WriteCounts(row["rows"], row["rejected"]) for row in rows]
 
 
@@ -255,8 +262,13 @@ class JobScheduler:
             batch: the offsets that are written.
         """
         delivery, cores = self._delivery, self._cores()
-        if is_little(self._spark, sum(part.size_bytes for part in parts)):
-            cores = 1  # one connection, to write little
+        truncates = set()
+        if not delivery.keyed and delivery.order != "none":
+            truncates = set(ranges.truncated(self._log, batch.start, batch.end))
+        # For a truncate a task may read all of a topic.
+        little = not truncates and is_little(self._spark, sum(part.size_bytes for part in parts))
+        if little:
+            cores = 1  # one connection
         messages = [part for part in parts if part.target.source == MESSAGES_TABLE]
         rejected = 0
         if messages:
@@ -273,10 +285,8 @@ class JobScheduler:
             tables = [part.target for part in parts]
             names = tuple(str(table.source) for table in tables)
             refs = self._log.segments(batch.start, batch.end, tables=names)
-            return rejected + _rejected(run_in_order(self._spark, work, tables, list(refs)))
-        truncates = set()
-        if not delivery.keyed and delivery.order == "key":
-            truncates = set(ranges.truncated(self._log, batch.start, batch.end))
+            written = run_in_order(self._spark, work, tables, list(refs), little=little)
+            return rejected + _rejected(written)
         framed = replace(work, writer=shuffled)
         items: list[TableSlice] = []
         whole: list[TablePart] = []
@@ -308,7 +318,7 @@ class JobScheduler:
             ]
         if items:
             groups = spread_items(items, cores)
-            todo.insert(0, lambda: run_direct(self._spark, work, groups))
+            todo.insert(0, lambda: run_direct(self._spark, work, groups, little=little))
         futures = [self._pool.submit(each) for each in todo]
         failures = [error for each in futures if (error := each.exception()) is not None]
         if failures:

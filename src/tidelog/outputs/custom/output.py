@@ -9,6 +9,7 @@ from tidelog.errors import ConfigError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.ports import StateStore, TaskWriter
+from tidelog.spark.sessions.connect import by_jobs_alone
 from tidelog.spark.transforms import load
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class PythonOutput(ExecutorOutput):
             self._class(**self._options)
         except TypeError as error:
             raise ConfigError(f"{class_name} does not take the options: {error}") from error
-        super().__init__(spark, log_path, state, delivery)
+        super().__init__(by_jobs_alone(spark), log_path, state, delivery)  # see `PluginOutput`
 
     def writer(self) -> TaskWriter:
         made: TaskWriter = self._class(**self._options)

@@ -48,7 +48,13 @@ from tidelog.outputs.kafka.client import (
     topic_name,
 )
 from tidelog.outputs.kafka.topic_tail import TopicTail
-from tidelog.outputs.kafka.writer import AbsentKeys, KafkaTopics, KafkaWriter, transactional_id
+from tidelog.outputs.kafka.writer import (
+    AbsentKeys,
+    KafkaTopics,
+    KafkaWriter,
+    close_idle_producers,
+    transactional_id,
+)
 from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.executor_jobs import run_on_executors
 from tidelog.spark.sessions.connect import runs_on_this_machine
@@ -298,8 +304,8 @@ class KafkaOutput(ExecutorOutput):
         return frozenset(each.schema_id for each in self.log.schemas.versions(table))
 
     def close(self) -> None:
-        self._admin = None
         super().close()
+        close_idle_producers()
 
     # ------------------------------------------------------------------ topics
 

@@ -43,8 +43,8 @@ _VALUE_AT, _KEY_AT, _OPAQUE_AT, _VERSION_AT, _FIXED = 2, 3, 4, 5, 6
 _TEXT_BYTES = 512
 _DRAIN_S = 1.0
 _POLL_S = 0.002
-_IDLE_S = 60.0
-"""Well below the time after which brokers close idle connections (10 minutes)."""
+_IDLE_S, _OLD_S = 60.0, 600.0
+"""Seconds. Brokers close connections that are idle for 10 minutes."""
 # Of syslog's levels.
 _LOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 
@@ -171,6 +171,7 @@ class Producer:
         on_error: Callable[[KafkaError], None],
     ) -> None:
         self.on_failed, self.on_error = on_failed, on_error
+        self.created = time.monotonic()
 
         def report(_: int, found: Any, __: int) -> None:
             message = found.contents
@@ -283,6 +284,10 @@ class Producer:
         return np.concatenate([items, more]), memory
 
 
+def _nothing(*_: object) -> None:
+    """No task waits for what an idle producer reports."""
+
+
 class IdleProducers:
     """Keeps producers without messages for the next tasks of this process, by their settings.
 
@@ -306,12 +311,26 @@ class IdleProducers:
         return None
 
     def keep(self, settings: Mapping[str, Any], producer: Producer) -> None:
-        """Keep a producer, whose messages brokers have, until it was idle for a minute."""
+        """Keep a producer, whose messages brokers have, until it was idle for a minute; or close
+        it, if it is old: certificates may have been renewed since it read them.
+        """
+        producer.on_failed, producer.on_error = _nothing, _nothing
+        if time.monotonic() > producer.created + _OLD_S:
+            producer.close()
+            return
         timer = threading.Timer(self._idle_s, self._close, [producer])
         timer.daemon = True
         with self._lock:
             self._idle.append((dict(settings), producer, timer))
         timer.start()
+
+    def close(self) -> None:
+        """Close the idle ones."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, producer, timer in idle:
+            timer.cancel()
+            producer.close()
 
     def _close(self, producer: Producer) -> None:
         with self._lock:

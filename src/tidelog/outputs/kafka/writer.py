@@ -47,6 +47,11 @@ _SUSPECT = (*_POISON, KafkaError._INVALID_DIFFERENT_RECORD)
 _idle_producers = IdleProducers()
 
 
+def close_idle_producers() -> None:
+    """Close the producers that are kept for the next tasks."""
+    _idle_producers.close()
+
+
 class KafkaSender:
     """Sends messages, with a new producer after each refusal. `close` it.
 

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 
 from tidelog.errors import OutputError, UsageError
 from tidelog.spark.sessions.errors import SESSION_ENDED, known_error
-from tidelog.spark.sessions.local import LocalSession
+from tidelog.spark.sessions.local import DriverTasks, LocalSession
 from tidelog.spark.sessions.versions import is_local
 from tidelog.system import version
 
@@ -62,8 +62,26 @@ def default_parallelism(spark: SparkSession | RemoteSession) -> int:
     if isinstance(spark, RemoteSession):
         return spark.cores()
     if isinstance(spark, LocalSession):
-        return spark.cores
+        return max(1, spark.cores)
     return max(1, spark.sparkContext.defaultParallelism)
+
+
+def cancel_own_tasks(spark: SparkSession | RemoteSession | LocalSession) -> None:
+    """Cancel what this process does in place of Spark's jobs, which is nobody else's."""
+    if isinstance(spark, LocalSession):
+        spark.tasks.cancel()
+
+
+def start_failure(spark: SparkSession | RemoteSession | LocalSession) -> BaseException | None:
+    """Return the error of a session that did not start."""
+    return spark.failure if isinstance(spark, LocalSession) else None
+
+
+def by_jobs_alone(spark: SparkSession) -> SparkSession:
+    """Return the session for work that needs a process of its own, however little it is."""
+    if not isinstance(spark, LocalSession):
+        return spark
+    return cast("SparkSession", spark.beside(lambda opened: opened, DriverTasks(0)))
 
 
 def is_open(spark: SparkSession | RemoteSession | LocalSession) -> bool:

@@ -42,8 +42,10 @@ class DriverTasks:
         def run(future: Future[Result], item: Work) -> None:
             try:
                 result = function(item)
-            except BaseException as error:  # noqa: BLE001 - raised below
+            except Exception as error:  # noqa: BLE001 - raised below
                 _end(future, error=error)
+            except BaseException as error:  # noqa: BLE001 - a task's exit is not this process's
+                _end(future, error=OutputError(f"a task has ended by {type(error).__name__}"))
             else:
                 _end(future, result=result)
 
@@ -95,7 +97,8 @@ class LocalSession:
         self._prepare = prepare
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
+        """The error by which `start` failed."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -112,37 +115,37 @@ class LocalSession:
         with self._lock:
             if self._session is None:
                 self._session = self._open()
-                self._prepare(self._session)  # for what was changed while it opened
+                try:
+                    self._prepare(self._session)  # for what was changed while it opened
+                except BaseException:
+                    self._session = None
+                    raise
             return self._session
 
     def start(self) -> None:
-        """Open the session in a thread. See `check`."""
+        """Open the session in a thread. If that fails, `failure` is the error."""
 
         def opened() -> None:
             try:
                 self.current()
-            except BaseException as error:  # noqa: BLE001 - see `check`
-                self._failure = error
-            else:
-                self._failure = None
+            except BaseException as error:  # noqa: BLE001 - see above
+                self.failure = error
 
         threading.Thread(target=opened, name="tidelog-spark-start", daemon=True).start()
 
-    def check(self) -> None:
-        """Raise the error by which `start` failed, and start again: else only a large batch, days
-        later, would show that Spark does not start.
+    def beside(
+        self, opened: Callable[[SparkSession], SparkSession], tasks: DriverTasks | None = None
+    ) -> LocalSession:
+        """Return the session that ``opened`` makes of this one, when it is needed; ``tasks``: that
+        do its little work, if not those of this one.
         """
-        failure = self._failure
-        if failure is not None:
-            self.start()
-            raise failure
-
-    def beside(self, opened: Callable[[SparkSession], SparkSession]) -> LocalSession:
-        """Return the session that ``opened`` makes of this one, when it is needed."""
-        return LocalSession(lambda: opened(self.current()), self._prepare, self.cores, self.tasks)
+        return LocalSession(
+            lambda: opened(self.current()), self._prepare, self.cores, tasks or self.tasks
+        )
 
     def cancel_jobs(self) -> None:
         """Have all work fail at once."""
         self.tasks.cancel()
         if self._session is not None:
-            self._session.sparkContext.cancelAllJobs()
+            with suppress(Exception):  # its Java was killed
+                self._session.sparkContext.cancelAllJobs()

@@ -96,10 +96,12 @@ def is_local(master: str) -> bool:
 
 def local_cores(master: str) -> int:
     """Return the number of tasks that a local ``master`` runs at once: ``local[4]``, ``local[*]``,
-    ``local[4,2]`` (with retries), ``local``.
+    ``local[4,2]`` (with retries), ``local``. 0: Spark refuses it.
     """
-    count = master.partition("[")[2].rstrip("]").partition(",")[0].strip()
-    return (os.cpu_count() or 1) if count == "*" else int(count or 1)
+    count = master.partition("[")[2].rstrip("]").partition(",")[0].strip() or "1"
+    if count == "*":
+        return os.cpu_count() or 1
+    return int(count) if count.isdecimal() else 0
 
 
 def await_executors(

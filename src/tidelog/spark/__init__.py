@@ -1,6 +1,7 @@
 """Reads the event log in Spark, and delivers it. Its names are for programs, its modules private.
 
-Only this package, `tidelog.verify` and `tidelog.outputs` import pyspark.
+Only this package, `tidelog.verify`, `tidelog.outputs` and what starts them in `tidelog.app` import
+pyspark.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from tidelog.control.handler import CommandHandler
 from tidelog.control.mailbox import MOST_AT_ONCE, ApiBackend, Mailbox
 from tidelog.control.signal_intake import SignalIntake, SignalTable
 from tidelog.engine.options import refuse_coroutine
-from tidelog.errors import MissingExtraError, StateError
+from tidelog.errors import StateError
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
 from tidelog.state.opening import poll_interval_s
 from tidelog.system.extras import check_installed
@@ -208,10 +208,7 @@ def check_channels(config: Config) -> None:
     """Raise MissingExtraError if a package of the channels, or of the page, is missing."""
     control = config.control
     if control.signal_kafka is not None or "kafka" in control.notifications:
-        try:
-            import confluent_kafka  # noqa: F401
-        except ImportError:
-            raise MissingExtraError("confluent_kafka", "kafka") from None
+        check_installed("confluent_kafka")
     if control.rest is not None:
         check_installed("starlette", "uvicorn", "prometheus_client")
 

@@ -40,11 +40,9 @@ from tidelog.errors import ConfigError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.spark.datasource import options as positions
 from tidelog.spark.datasource import partitions, segment_rows
-from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.executor import ReadPlan
-from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.datasource.options import SourceOptions, check_order, end_of, start_of
 from tidelog.spark.formats import shapes
 from tidelog.spark.sessions.connect import current_session, is_open, is_remote
 from tidelog.spark.sessions.versions import (
@@ -166,7 +164,7 @@ answer without anything new is delayed by this time."""
 
 def prepare_workers(spark: SparkSession) -> SparkContext | None:
     """Give Spark's Python workers their Python and, by the environment, the options of an object
-    store that this process was given (`tidelog.eventlog.local_storage`); may be called again.
+    store that this process was given (`tidelog.eventlog.storage`); may be called again.
 
     Returns the session's context; None: it is one of Spark Connect, or is not open yet.
     """
@@ -263,10 +261,10 @@ class TidelogSource(DataSource):
         assert options.table is not None  # checked by SourceOptions
         log = EventLog.open(options.path)
         if options.shape == "changes":
-            return shapes.changes(planning.changes_schema(log, options))
-        target = planning.table_schema(log, options.table, options.schema_version)
-        planning.check_columns(target, options.columns or ())
-        target = planning.with_types(target, options)
+            return shapes.changes(partitions.changes_schema(log, options))
+        target = partitions.table_schema(log, options.table, options.schema_version)
+        partitions.check_columns(target, options.columns or ())
+        target = partitions.with_types(target, options)
         if options.shape == "events":
             return shapes.events(target)
         return shapes.typed(target, options.columns)
@@ -305,7 +303,7 @@ def cached_log(path: str, generation: str) -> EventLog:
     identifies a recreated log.
     """
     log = EventLog.open(path)
-    planning.check_generation(log, generation)
+    partitions.check_generation(log, generation)
     return log
 
 
@@ -314,17 +312,17 @@ def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableS
     any more.
     """
     if options.key is not None and options.table is not None:
-        planning.table_schema(log, options.table, None)  # raises if there is no such table
+        partitions.table_schema(log, options.table, None)  # raises if there is no such table
         options.key.check(log.schemas.versions(options.table))
     if options.shape == "typed":
         written = log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
-        return planning.with_types(written, options)
+        return partitions.with_types(written, options)
     if options.shape == "changes":
-        return planning.changes_schema(log, options)
+        return partitions.changes_schema(log, options)
     if options.shape == "events":
         assert options.table is not None
-        written = planning.table_schema(log, options.table, options.schema_version)
-        return planning.with_types(written, options)
+        written = partitions.table_schema(log, options.table, options.schema_version)
+        return partitions.with_types(written, options)
     return None
 
 
@@ -339,11 +337,11 @@ class _BatchReader(DataSourceReader):
         options = self.options
         log = EventLog.open(options.path)
         if options.refs is not None:
-            planning.check_generation(log, options.refs.generation)
+            partitions.check_generation(log, options.refs.generation)
             return _runs(log, options.refs.refs, options)
-        end = positions.end_of(log, options.ending)
-        start = positions.start_of(log, options.starting, options.tables)
-        positions.check_order(options.starting, start, options.ending, end)
+        end = end_of(log, options.ending)
+        start = start_of(log, options.starting, options.tables)
+        check_order(options.starting, start, options.ending, end)
         return _partitions(log, options, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -366,7 +364,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         options = self.options
-        start = positions.start_of(self.log, options.starting, options.tables)
+        start = start_of(self.log, options.starting, options.tables)
         self.planned = start
         return self._offset(start)
 
@@ -394,7 +392,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             self.planned = end
             return self._offset(end)
-        self.planned = planning.end_of_batch(
+        self.planned = partitions.end_of_batch(
             self.log,
             begin,
             end,
@@ -428,7 +426,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin >= until:
             return []
         if self.options.shape == "typed" and self.target is not None:
-            planning.stop_at_new_schema(self.log, self.target, begin, until)
+            partitions.stop_at_new_schema(self.log, self.target, begin, until)
         return _partitions(self.log, self.options, begin, until)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -446,9 +444,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _checked_offset(self, start: dict[str, Any]) -> int:
         _check_format(start)
-        planning.check_generation(self.log, str(start["generation"]))
+        partitions.check_generation(self.log, str(start["generation"]))
         offset = int(start["offset"])
-        planning.check_start(self.log, offset, "this query")
+        partitions.check_start(self.log, offset, "this query")
         return offset
 
 
@@ -463,7 +461,7 @@ def _partitions(
         return []
     if options.shape == "segments":
         return [SegmentRows(segment_rows.rows_of_segments(log, start, end, options.tables))]
-    wanted = planning.schemas_of(log, options.tables)
+    wanted = partitions.schemas_of(log, options.tables)
     names = None if wanted is None else {str(schema.table) for schema in wanted.values()}
     return _runs(log, log.segments(start, end, tables=names), options)
 
@@ -471,7 +469,7 @@ def _partitions(
 def _runs(
     log: EventLog, refs: Sequence[SegmentRef], options: SourceOptions
 ) -> list[InputPartition]:
-    spread = planning.partition_refs(
+    spread = partitions.partition_refs(
         refs, partition_bytes=options.partition_bytes, partitions=options.partitions
     )
     return [SegmentRun(log.generation, run) for run in spread]

@@ -350,7 +350,7 @@ def job_ms(spark: Any) -> float:
     return meter.reading.cpu_seconds / 20 * 1e3
 
 
-def here(_spark: Any, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+def here(_spark: Any, function: Callable[[Any], Any], items: Sequence[Any], **_: Any) -> list[Any]:
     """As `run_on_executors`, in this process."""
     return [
         cloudpickle.loads(cloudpickle.dumps(function(cloudpickle.loads(cloudpickle.dumps(item)))))  # type: ignore[no-untyped-call]

@@ -185,7 +185,9 @@ class TasksHere:
         self.cpu_s = self.seconds = 0.0
         scheduling.run_on_executors = self._run  # type: ignore[assignment]
 
-    def _run(self, _spark: Any, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    def _run(
+        self, _spark: Any, function: Callable[[Any], Any], items: Sequence[Any], **_: Any
+    ) -> list[Any]:
         with self:
             return [function(item) for item in items]
 

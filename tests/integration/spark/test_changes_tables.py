@@ -108,9 +108,9 @@ def test_a_long_range_is_read_by_several_tasks_of_one_job_for_all_tables(
     jobs: list[list[Any]] = []
     run = output_module.run_on_executors
 
-    def counted(spark: Any, function: Any, works: Any) -> Any:
+    def counted(spark: Any, function: Any, works: Any, **how: Any) -> Any:
         jobs.extend([works] if works else [])
-        return run(spark, function, works)
+        return run(spark, function, works, **how)
 
     monkeypatch.setattr(output_module, "run_on_executors", counted)
     changes.bring(output=changes.output(holds={"public.orders": "changes"}))

@@ -70,6 +70,36 @@ def test_a_table_whose_keys_may_merge_goes_in_one_task(
     assert seen == [tasks]
 
 
+@pytest.mark.parametrize("order", ["key", "total"])
+@pytest.mark.parametrize("truncates", [(), ("public.t",)])
+def test_a_batch_with_a_truncate_is_a_job_however_small(
+    built: BuiltLog, monkeypatch: pytest.MonkeyPatch, order: str, truncates: tuple[str, ...]
+) -> None:
+    """A task may read all of a topic for it."""
+    schema = built.table("public.t", COLUMNS, key=("id", "region"))
+    target = TargetTable(schema.table, "public.t", schema, pa.schema([]), ("id",), ORIGIN)
+    seen: list[bool] = []
+
+    def run(*_: Any, small: bool) -> list[Any]:
+        seen.append(small)
+        return []
+
+    monkeypatch.setattr(scheduling, "run_direct", run)
+    monkeypatch.setattr(scheduling, "run_in_order", run)
+    monkeypatch.setattr(scheduling, "is_small", lambda *_: True)
+    monkeypatch.setattr(scheduling.ranges, "truncated", lambda *_: truncates)
+    delivery = Delivery("out", keyed=False, order=order)
+    nothing = cast("Any", None)
+    jobs = JobScheduler(nothing, EventLog.open(built.path), delivery, cores=lambda: 2)
+    batch = cast("Any", SimpleNamespace(start=0, end=0))
+    work = BatchWork("", "events", WriteTask("out", "", 0, 0, 0), nothing, None, StopAtRejection())
+    try:
+        jobs.run(work, nothing, [TablePart(target, ((), ()))], batch)
+    finally:
+        jobs.close()
+    assert seen == [not truncates]
+
+
 @pytest.mark.parametrize("action", ["mask", "compute"])
 def test_a_step_that_would_merge_rows_is_refused(built: BuiltLog, action: str) -> None:
     schema = built.table("public.t", COLUMNS, key=("id", "region"))

@@ -73,7 +73,7 @@ def run_on_executors(
     function: Callable[[Work], Result],
     items: Sequence[Work],
     *,
-    little: bool = False,
+    small: bool = False,
 ) -> list[Result]:
     """Return ``function(item)`` of each item, by one Spark job; in the order of ``items``.
 
@@ -81,12 +81,12 @@ def run_on_executors(
     many groups of work as there are cores. Function, items and results are pickled. A task may run
     twice. An error of ``function`` fails the job, see `tidelog.spark.sessions.errors.find_error`.
 
-    ``little``: as `is_little` says: this process does the work in threads, with copies of function
+    ``small``: as `is_small` says: this process does the work in threads, with copies of function
     and items as tasks have them.
     """
     if not items:
         return []
-    if little and isinstance(spark, LocalSession):
+    if small and isinstance(spark, LocalSession):
         own = [cloudpickle.loads(_pickled((function, each))) for each in items]
         return spark.tasks.run(lambda each: each[0](each[1]), own)
     with jvm_errors():
@@ -102,7 +102,7 @@ def jvm_errors() -> Iterator[None]:
         raise spark_gone_error() from error
 
 
-def is_little(spark: SparkSession, size_bytes: int) -> bool:
+def is_small(spark: SparkSession, size_bytes: int) -> bool:
     """Is work on ``size_bytes`` done by this process, in less time than a Spark job takes? Only
     where Spark's tasks would run on this machine.
     """

@@ -32,7 +32,7 @@ def _counted() -> _Compilations:
     return found
 
 
-def compilations() -> tuple[int, int]:
-    """Return how many kernels of this process were begun to compile, and how many are compiled."""
+def compilations() -> int | None:
+    """Return how many kernels this process has compiled; None: it compiles one now."""
     counts = _counted()
-    return counts.begun, counts.ended
+    return counts.ended if counts.ended == counts.begun else None

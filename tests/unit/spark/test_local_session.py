@@ -1,4 +1,4 @@
-"""A session of this machine that starts when it is needed, and little work without it."""
+"""A session of this machine that starts when it is needed, and small work without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tidelog.errors import OutputError, UsageError
-from tidelog.spark.executor_jobs import is_little, run_on_executors
+from tidelog.spark.executor_jobs import is_small, run_on_executors
 from tidelog.spark.sessions.connect import (
     by_jobs_alone,
     cancel_jobs,
@@ -44,22 +44,22 @@ def session_of(opened: Any, small_bytes: int = 1000) -> Any:
     return LocalSession(opened, lambda _: None, 3, DriverTasks(small_bytes))
 
 
-def test_little_work_opens_no_session() -> None:
+def test_small_work_opens_no_session() -> None:
     opened = Opened()
     session = session_beside(session_of(opened), {"a": "b"})
-    assert run_on_executors(session, lambda n: n + 1, [1, 2], little=True) == [2, 3]
+    assert run_on_executors(session, lambda n: n + 1, [1, 2], small=True) == [2, 3]
     assert default_parallelism(session) == 3
     cancel_jobs(session)
     assert not is_open(session)
     assert opened.count == 0
 
 
-def test_what_is_little_work() -> None:
+def test_what_is_small_work() -> None:
     session = session_of(Opened())
-    assert is_little(session, 1000)
-    assert not is_little(session, 1001)
-    assert not is_little(session_of(Opened(), 0), 0)
-    assert not is_little(object(), 0)  # type: ignore[arg-type] # a session of the user's own
+    assert is_small(session, 1000)
+    assert not is_small(session, 1001)
+    assert not is_small(session_of(Opened(), 0), 0)
+    assert not is_small(object(), 0)  # type: ignore[arg-type] # a session of the user's own
 
 
 def test_other_work_opens_the_session_once() -> None:
@@ -67,7 +67,7 @@ def test_other_work_opens_the_session_once() -> None:
     session = session_of(opened)
     for _ in range(2):
         with pytest.raises(AttributeError, match="createDataFrame"):
-            run_on_executors(session, lambda n: n, [1], little=False)
+            run_on_executors(session, lambda n: n, [1], small=False)
     assert opened.count == 1
 
 
@@ -81,7 +81,7 @@ def test_tasks_have_copies_of_function_and_items() -> None:
         seen.append(1)
         return len(value)
 
-    assert run_on_executors(session_of(Opened()), change, [item, item], little=True) == [2, 2]
+    assert run_on_executors(session_of(Opened()), change, [item, item], small=True) == [2, 2]
     assert (item, seen) == ([0], [])
 
 
@@ -95,7 +95,7 @@ def test_the_error_of_a_task_is_raised_when_all_have_ended(tmp_path: Path) -> No
         done.touch()
 
     with pytest.raises(OutputError, match="full"):
-        run_on_executors(session_of(Opened()), work, [0, 1], little=True)
+        run_on_executors(session_of(Opened()), work, [0, 1], small=True)
     assert done.exists()
 
 
@@ -148,11 +148,11 @@ def test_the_exit_of_a_task_is_an_error() -> None:
         session_of(Opened()).tasks.run(lambda _: sys.exit(1), [1])
 
 
-def test_work_that_needs_a_process_of_its_own_is_never_little() -> None:
+def test_work_that_needs_a_process_of_its_own_is_never_small() -> None:
     session = session_of(Opened())
     own = session_beside(by_jobs_alone(session), {})
-    assert not is_little(own, 0)
-    assert is_little(session, 1)
+    assert not is_small(own, 0)
+    assert is_small(session, 1)
 
 
 def test_a_session_is_prepared_with_what_changed_while_it_opened() -> None:

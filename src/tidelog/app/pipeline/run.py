@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.app.pipeline.session import PipelineSession
-    from tidelog.spark.sessions.local import LocalSession
 
 logger = logging.getLogger(__name__)
 
@@ -154,23 +153,19 @@ class _SparkHandle:
         self._config = config
         self._stop = stop
         self._session: SparkSession | None = None
-        self._local: LocalSession | None = None
         master = master_of(config.pipeline.master)
         settings = config.pipeline.conf
         known = remote_of(config) is None and self.ours and "spark.master" not in settings
         cores = str(settings.get("spark.default.parallelism", local_cores(master)))
         if known and is_local(master) and cores.isdecimal() and int(cores):
             tasks = DriverTasks(config.pipeline.small_batch_bytes)
-            self._local = LocalSession(
-                lambda: session(config, stop), prepare_workers, int(cores), tasks
-            )
+            local = LocalSession(lambda: session(config, stop), prepare_workers, int(cores), tasks)
+            self._session = cast("SparkSession", local)
             if not once:
-                self._local.start()
+                local.start()
                 preload()  # it keeps the lease's thread waiting: before the process leads
 
     def session(self) -> SparkSession:
-        if self._local is not None:
-            return cast("SparkSession", self._local)
         if self._session is None:
             self._session = session(self._config, self._stop)
         return self._session
@@ -184,15 +179,16 @@ class _SparkHandle:
         """Raise OutputError if Spark has ended: a leader without it would deliver nothing. A
         session of Spark Connect is opened again.
         """
-        opened = self._session
-        if self._local is not None:
-            if self._local.failure is not None:
-                raise self._local.failure
-            opened = self._local.current() if self._local.is_open else None
-        if opened is None or remote_of(self._config) is not None:
+        from tidelog.spark.sessions.connect import is_open, start_failure
+
+        if self._session is None or remote_of(self._config) is not None:
+            return
+        if (failure := start_failure(self._session)) is not None:
+            raise failure
+        if not is_open(self._session):
             return
         try:
-            ended = bool(opened.sparkContext._jsc.sc().isStopped())
+            ended = bool(self._session.sparkContext._jsc.sc().isStopped())
         except Exception:  # noqa: BLE001 - Py4J's, of a Java process that is gone
             ended = True
         if ended:

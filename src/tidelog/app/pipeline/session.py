@@ -473,7 +473,8 @@ class PipelineSession:
         while not done.is_set():  # a query may be about to start a job
             if self._alone and len(_sessions) == 1:
                 cancel_jobs(self._spark)
-            cancel_own_tasks(self._spark)
+            else:
+                cancel_own_tasks(self._spark)
             done.wait(_CANCEL_S)  # other jobs end when their tasks next check the lease
 
     def _listen(self, ending: threading.Event, done: threading.Event) -> None:

@@ -157,32 +157,28 @@ def _is_being_read(newest_first: list[tuple[DumpState, TableProgress]]) -> bool:
     return last is not None and last.status is TableStatus.RUNNING
 
 
-def _rests(
-    newest_first: list[tuple[DumpState, TableProgress]], since_ms: int | None, now_ms: int
-) -> bool:
-    """Is it too early for another dump? ``since_ms``: those count that were requested since
-    statements change the table. None: none do; then a dump like this one, of a change that the log
-    does not show, delays the next one by the time that it took.
+def _rests(newest_first: list[tuple[DumpState, TableProgress]], since_ms: int, now_ms: int) -> bool:
+    """Is it too early for another dump? Those count that were requested since statements change the
+    table.
     """
-    last = _last_due(
-        [
-            one
-            for one in newest_first
-            if (one[0].requested_ms >= since_ms if since_ms else _is_automatic(*one))
-        ]
-    )
+    last = _last_due([one for one in newest_first if one[0].requested_ms >= since_ms])
     if last is None or last.status is TableStatus.CANCELLED:
         return False
     failed = last.status is TableStatus.FAILED
-    if since_ms is None and (failed or last.finished_ms is None):
-        return False
     if last.finished_ms is None:
         return not failed
     took_ms = last.finished_ms - (last.started_ms or last.finished_ms)
-    if since_ms is None:
-        return now_ms < last.finished_ms + took_ms
     least_ms = FIRST_REPEAT_MS if failed else 0
     return now_ms < last.finished_ms + max(REST_FACTOR * took_ms, least_ms)
+
+
+def _was_just_read(newest_first: list[tuple[DumpState, TableProgress]], now_ms: int) -> bool:
+    """Is it less time since the last dump of a change that the log does not show than it took?"""
+    last = _last_due([one for one in newest_first if _is_automatic(*one)])
+    if last is None or last.status in (TableStatus.CANCELLED, TableStatus.FAILED):
+        return False
+    ended_ms = last.finished_ms
+    return ended_ms is not None and now_ms < 2 * ended_ms - (last.started_ms or ended_ms)
 
 
 def tables_failed(dumps: Sequence[DumpState]) -> list[str]:
@@ -418,7 +414,11 @@ class AutomaticDumps:
             each
             for each in waiting
             if _is_being_read(dumps.get(each, []))
-            or _rests(dumps.get(each, []), causes[each][3] if each in causes else None, now_ms)
+            or (
+                _rests(dumps.get(each, []), causes[each][3], now_ms)
+                if each in causes
+                else _was_just_read(dumps.get(each, []), now_ms)
+            )
         }
 
     def _repeat_failed(self) -> None:

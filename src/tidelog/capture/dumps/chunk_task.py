@@ -136,7 +136,7 @@ class ChunkReading:
                 begun, compiled = time.monotonic(), compilations()
                 rows = reader.read(request)
                 # 0.0, unknown: a kernel was compiled during it, maybe by another thread.
-                if compiled == compilations() and len({*compiled}) == 1:
+                if compiled is not None and compiled == compilations():
                     seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")
                 until = time.monotonic() + DELIVER_S * (1 + min(task.tries, MOST_TIMES))

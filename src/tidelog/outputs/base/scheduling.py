@@ -28,7 +28,7 @@ from tidelog.outputs.base.ranges import MESSAGES_TABLE
 from tidelog.outputs.base.tasks import BatchWork, TableSlice, WriteCounts
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark import folding, transforms
-from tidelog.spark.executor_jobs import is_little, jvm_errors, map_in_arrow, run_on_executors
+from tidelog.spark.executor_jobs import is_small, jvm_errors, map_in_arrow, run_on_executors
 from tidelog.spark.formats.shapes import CHANGE_VERSION
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
@@ -47,20 +47,18 @@ def run_direct(
     work: BatchWork,
     groups: Sequence[Sequence[TableSlice]],
     *,
-    little: bool = False,
+    small: bool,
 ) -> list[WriteCounts]:
     """Run one task for each group of items: it reads, decodes and writes them in one process."""
     numbered = [(number, tuple(items)) for number, items in enumerate(groups)]
-    return run_on_executors(
-        spark, lambda each: tasks.run_items(work, *each), numbered, little=little
-    )
+    return run_on_executors(spark, lambda each: tasks.run_items(work, *each), numbered, small=small)
 
 
 def run_messages(spark: SparkSession, work: BatchWork, item: TableSlice) -> list[WriteCounts]:
     """Run one task that writes the source's logical messages, in the log's order."""
-    little = is_little(spark, sum(map(bytes_of, item.refs)))
+    small = is_small(spark, sum(map(bytes_of, item.refs)))
     return run_on_executors(
-        spark, lambda each: tasks.run_messages(work, 0, [each]), [item], little=little
+        spark, lambda each: tasks.run_messages(work, 0, [each]), [item], small=small
     )
 
 
@@ -70,12 +68,12 @@ def run_in_order(
     tables: Sequence[TargetTable],
     refs: Sequence[SegmentRef],
     *,
-    little: bool = False,
+    small: bool,
 ) -> list[WriteCounts]:
     """Run one task that writes everything, in the log's order."""
     everything = [(tuple(tables), tuple(refs))]
     return run_on_executors(
-        spark, lambda each: tasks.run_in_order(work, *each), everything, little=little
+        spark, lambda each: tasks.run_in_order(work, *each), everything, small=small
     )
 
 
@@ -262,12 +260,14 @@ class JobScheduler:
             batch: the offsets that are written.
         """
         delivery, cores = self._delivery, self._cores()
+        small = is_small(self._spark, sum(part.size_bytes for part in parts))
         truncates = set()
-        if not delivery.keyed and delivery.order != "none":
+        if not delivery.keyed and (
+            delivery.order == "key" or (small and delivery.order == "total")
+        ):
             truncates = set(ranges.truncated(self._log, batch.start, batch.end))
-        # For a truncate a task may read all of a topic.
-        little = not truncates and is_little(self._spark, sum(part.size_bytes for part in parts))
-        if little:
+        small = small and not truncates  # for which a task may read all of a topic
+        if small:
             cores = 1  # one connection
         messages = [part for part in parts if part.target.source == MESSAGES_TABLE]
         rejected = 0
@@ -285,7 +285,7 @@ class JobScheduler:
             tables = [part.target for part in parts]
             names = tuple(str(table.source) for table in tables)
             refs = self._log.segments(batch.start, batch.end, tables=names)
-            written = run_in_order(self._spark, work, tables, list(refs), little=little)
+            written = run_in_order(self._spark, work, tables, list(refs), small=small)
             return rejected + _rejected(written)
         framed = replace(work, writer=shuffled)
         items: list[TableSlice] = []
@@ -318,7 +318,7 @@ class JobScheduler:
             ]
         if items:
             groups = spread_items(items, cores)
-            todo.insert(0, lambda: run_direct(self._spark, work, groups, little=little))
+            todo.insert(0, lambda: run_direct(self._spark, work, groups, small=small))
         futures = [self._pool.submit(each) for each in todo]
         failures = [error for each in futures if (error := each.exception()) is not None]
         if failures:

@@ -31,7 +31,6 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, backticked
 from tidelog.outputs.base.ranges import delivered_schema, removals_of
-from tidelog.outputs.base.scheduling import bytes_of
 from tidelog.outputs.lake.output import (
     CopyWrite,
     LakeOptions,
@@ -60,7 +59,7 @@ from tidelog.outputs.lake.settling.tasks import (
 from tidelog.outputs.lake.table import KEYLESS_PROPERTY
 from tidelog.ports import StateStore, TargetTable
 from tidelog.spark import folding, transforms
-from tidelog.spark.executor_jobs import is_little, run_on_executors, run_on_partitions
+from tidelog.spark.executor_jobs import is_small, run_on_executors, run_on_partitions
 from tidelog.spark.formats.shapes import CHANGE_OP
 from tidelog.spark.sessions.connect import default_parallelism
 from tidelog.spark.sessions.errors import known_error, lasting_reason
@@ -78,10 +77,6 @@ Settled = TypeVar("Settled", bound=SettledTable)
 
 _TABLES_AT_ONCE: Final = 8
 """Tables whose logs are read and committed to at once: each takes some requests in sequence."""
-
-
-_LARGE_BYTES: Final = 1 << 20
-"""Smaller files are rewritten in little time."""
 
 
 class SettlingOutput(LakeOutput[Settled]):
@@ -314,7 +309,7 @@ class SettlingOutput(LakeOutput[Settled]):
                 self._spark,
                 settle_tasks.write_tables,
                 works,
-                little=is_little(self._spark, sum(map(_bytes_of, writes))),
+                small=is_small(self._spark, sum(work.size_bytes for _, work in items)),
             )
         finally:
             wait(framed.values())  # they read states, which a retry of the batch refreshes
@@ -438,8 +433,8 @@ class SettlingOutput(LakeOutput[Settled]):
 
     def _try_rewrite(self, works: Sequence[RewriteWork]) -> list[SettleResult]:
         size_bytes = sum(file.size for work in works for file in work.copy.files)
-        little = is_little(self._spark, size_bytes)
-        return run_on_executors(self._spark, settle_tasks.rewrite_or_error, works, little=little)
+        small = is_small(self._spark, size_bytes)
+        return run_on_executors(self._spark, settle_tasks.rewrite_or_error, works, small=small)
 
     # ------------------------------------------------ commits
 
@@ -488,22 +483,6 @@ class SettlingOutput(LakeOutput[Settled]):
             if group
         ]
         return self._rewrite(works)
-
-
-def _bytes_of(write: CopyWrite[Settled]) -> int:
-    """Return about how many bytes the tasks of a table process, with the files that they may
-    rewrite.
-    """
-    size_bytes, rows = sum(map(bytes_of, write.refs)), sum(ref.rows for ref in write.refs)
-    copy = write.copy.files()
-    marks = copy.options.deletion_vectors and not write.work.deleted_below
-    for file in copy.files:
-        if marks and file.size < _LARGE_BYTES:
-            continue
-        most = copy.options.rewrite_share * file.statistics.get("numRecords", 0)
-        if not marks or file.deleted_rows + rows > most:
-            size_bytes += file.size
-    return size_bytes
 
 
 def _files_of(result: SettleResult) -> FileChanges:

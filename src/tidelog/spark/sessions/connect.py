@@ -78,7 +78,7 @@ def start_failure(spark: SparkSession | RemoteSession | LocalSession) -> BaseExc
 
 
 def by_jobs_alone(spark: SparkSession) -> SparkSession:
-    """Return the session for work that needs a process of its own, however little it is."""
+    """Return the session for work that needs a process of its own, however small it is."""
     if not isinstance(spark, LocalSession):
         return spark
     return cast("SparkSession", spark.beside(lambda opened: opened, DriverTasks(0)))

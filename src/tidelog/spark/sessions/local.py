@@ -1,6 +1,6 @@
 """A session of Spark on this machine, and work that this process does without it.
 
-A Spark job costs about 0.2 s of CPU, and Spark's start 10 s: little work is done by this process,
+A Spark job costs about 0.2 s of CPU, and Spark's start 10 s: small work is done by this process,
 also while Spark starts.
 """
 
@@ -22,10 +22,10 @@ Result = TypeVar("Result")
 
 
 class DriverTasks:
-    """Runs little work in threads of this process.
+    """Runs small work in threads of this process.
 
     Args:
-        small_bytes: how many bytes are little work; 0: none are.
+        small_bytes: up to how many bytes work is small; 0: none is.
     """
 
     def __init__(self, small_bytes: int) -> None:
@@ -81,7 +81,7 @@ class LocalSession:
         open_session: opens the session; raises TidelogError.
         prepare: is called with the open session, as `prepare_workers` is after each change.
         cores: the number of tasks that run at once.
-        tasks: does what is little work without a session.
+        tasks: does small work without a session.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LocalSession:
         self, opened: Callable[[SparkSession], SparkSession], tasks: DriverTasks | None = None
     ) -> LocalSession:
         """Return the session that ``opened`` makes of this one, when it is needed; ``tasks``: that
-        do its little work, if not those of this one.
+        do its small work, if not those of this one.
         """
         return LocalSession(
             lambda: opened(self.current()), self._prepare, self.cores, tasks or self.tasks

@@ -18,6 +18,7 @@ from tidelog.codecs.cell_positions import named_lists
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableSchema
+from tidelog.outputs.base.scheduling import bytes_of
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.base.tasks import without_values
 from tidelog.outputs.lake.contents import COMPLETE_DUMP
@@ -106,6 +107,10 @@ class SettleWork:
     deleted_below: int = 0
     alone: bool = True
 
+    @property
+    def size_bytes(self) -> int:
+        return _size_of(self.copy, self.rows, removes=self.deleted_below > 0)
+
     def run(self) -> SettleResult:
         """Run one task, or a part of one."""
         return result_or_error(self.copy, lambda: _settle_work(self, None))
@@ -125,7 +130,30 @@ class SettleResult:
 class TableWrite(Protocol):
     """The work of a task for one table."""
 
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes it processes, with the files that it may rewrite."""
+
     def run(self) -> SettleResult: ...
+
+
+_LARGE_BYTES = 1 << 20  # smaller files are rewritten in little time
+
+
+def _size_of(copy: CopyFiles, rows: RangeOfTable | None, *, removes: bool = False) -> int:
+    """Return about how many bytes a task processes, with the files that it may rewrite.
+    ``removes``: besides rows of the range it removes others.
+    """
+    refs = () if rows is None else rows.refs
+    size_bytes, changed = sum(map(bytes_of, refs)), sum(ref.rows for ref in refs)
+    marks = copy.options.deletion_vectors and not removes
+    for file in copy.files:
+        if marks and file.size < _LARGE_BYTES:
+            continue
+        most = copy.options.rewrite_share * file.statistics.get("numRecords", 0)
+        if not marks or file.deleted_rows + changed > most:
+            size_bytes += file.size
+    return size_bytes
 
 
 def write_tables(works: Sequence[TableWrite]) -> list[SettleResult]:
@@ -275,6 +303,10 @@ class AppendWork:
     rows: RangeOfTable | None
     dumps: tuple[DumpCompleted, ...] = ()
 
+    @property
+    def size_bytes(self) -> int:
+        return _size_of(self.table, self.rows)
+
     def run(self) -> SettleResult:
         """Run one task, or a part of one."""
         return result_or_error(self.table, lambda: _append_changes(self))
@@ -360,6 +392,10 @@ class HistoryWork:
     removals: Removals
     alone: bool = True
 
+    @property
+    def size_bytes(self) -> int:
+        return _size_of(self.table, self.rows, removes=len(self.removals) > 0)
+
     def run(self) -> SettleResult:
         """Run one task, or a part of one."""
         return result_or_error(self.table, lambda: _settle(self, None))
@@ -386,6 +422,10 @@ class RemovalsWork:
     table: CopyFiles
     removals: Removals
     dead: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        return _size_of(self.table, None, removes=True)
 
     def run(self) -> SettleResult:
         """Run one task, or a part of one."""

@@ -1,4 +1,4 @@
-"""How much work a batch of a lake is: with the files that its tasks may rewrite."""
+"""How much work a task of a lake is: with the files that it may rewrite."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ import pytest
 
 from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.settling.settle import SettleOptions
-from tidelog.outputs.lake.settling_output import _bytes_of
+from tidelog.outputs.lake.settling.tasks import AppendWork, SettleWork
 
 LARGE = 100 << 20
 ROWS = 10
 ROW_BYTES = ROWS * (50 + 64)
 
 
-def work(file: Any, *, vectors: bool, deleted_below: int = 0) -> Any:
-    ref = SimpleNamespace(payload_bytes=ROWS * 50, rows=ROWS)
-    files = SimpleNamespace(files=(file,), options=SettleOptions(deletion_vectors=vectors))
-    return SimpleNamespace(
-        refs=(ref,),
-        copy=SimpleNamespace(files=lambda: files),
-        work=SimpleNamespace(deleted_below=deleted_below),
-    )
+ROWS_OF_BATCH: Any = SimpleNamespace(refs=(SimpleNamespace(payload_bytes=ROWS * 50, rows=ROWS),))
+
+
+def copy(*files: Any, vectors: bool) -> Any:
+    return SimpleNamespace(files=files, options=SettleOptions(deletion_vectors=vectors))
 
 
 def file(rows: int | None, deleted: int = 0, size: int = LARGE) -> Any:
@@ -48,5 +45,9 @@ def file(rows: int | None, deleted: int = 0, size: int = LARGE) -> Any:
 def test_files_that_may_be_rewritten_count(
     file: Any, vectors: bool, deleted_below: int, whole: bool
 ) -> None:
-    found = _bytes_of(work(file, vectors=vectors, deleted_below=deleted_below))
-    assert found == ROW_BYTES + whole * file.size
+    work = SettleWork(copy(file, vectors=vectors), ROWS_OF_BATCH, (), deleted_below)
+    assert work.size_bytes == ROW_BYTES + whole * file.size
+
+
+def test_appended_changes_rewrite_nothing() -> None:
+    assert AppendWork(copy(vectors=False), "public.t", ROWS_OF_BATCH).size_bytes == ROW_BYTES

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.capture.dumps.automatic import (
-    FIRST_REPEAT_MS,
-    LAST_REPEAT_MS,
+    REPEAT_MS,
     REST_FACTOR,
     DueDump,
     dumps_to_repeat,
@@ -31,9 +30,9 @@ def again(pause: int) -> list[DueDump]:
 def test_pauses_grow_to_an_hour() -> None:
     failed = [dump(number, FAILED) for number in range(30)]
     pauses = [dumps_to_repeat(failed[:count])[0].at_ms - ENDED for count in range(1, 31)]
-    assert pauses[:3] == [FIRST_REPEAT_MS, 2 * FIRST_REPEAT_MS, 4 * FIRST_REPEAT_MS]
+    assert pauses[:3] == [REPEAT_MS.first, 2 * REPEAT_MS.first, 4 * REPEAT_MS.first]
     assert pauses == sorted(pauses)
-    assert set(pauses[7:]) == {LAST_REPEAT_MS}
+    assert set(pauses[7:]) == {REPEAT_MS.longest}
 
 
 def test_table_that_took_long_rests_for_longer() -> None:
@@ -44,19 +43,19 @@ def test_table_that_took_long_rests_for_longer() -> None:
 def test_dump_after_it_ends_the_matter(status: TableStatus) -> None:
     after = dump(2, status, "mine")
     assert dumps_to_repeat([dump(1, FAILED), after]) == []
-    assert dumps_to_repeat([dump(3, FAILED), after]) == again(FIRST_REPEAT_MS)
+    assert dumps_to_repeat([dump(3, FAILED), after]) == again(REPEAT_MS.first)
 
 
 def test_dump_of_a_user_is_the_users() -> None:
     assert dumps_to_repeat([dump(1, FAILED, "mine")]) == []
-    assert dumps_to_repeat([dump(1, FAILED, "mine", due="it is new")]) == again(FIRST_REPEAT_MS)
-    assert dumps_to_repeat([dump(1, FAILED), dump(2, FAILED, "mine")]) == again(2 * FIRST_REPEAT_MS)
+    assert dumps_to_repeat([dump(1, FAILED, "mine", due="it is new")]) == again(REPEAT_MS.first)
+    assert dumps_to_repeat([dump(1, FAILED), dump(2, FAILED, "mine")]) == again(2 * REPEAT_MS.first)
 
 
 @pytest.mark.parametrize("part", [{"where": "id > 1"}, {"key_set": "k"}])
 def test_dump_of_some_rows_tells_nothing(part: dict[str, str]) -> None:
     assert dumps_to_repeat([dump(1, FAILED), dump(2, DONE, "mine", **part)]) == again(
-        FIRST_REPEAT_MS
+        REPEAT_MS.first
     )
 
 

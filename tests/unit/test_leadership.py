@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tidelog.capture import leadership
-from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S, LeaseKeeper, lead
+from tidelog.capture.leadership import RETRY, LeaseKeeper, lead
 from tidelog.capture.state_writes import LeasedState
 from tidelog.errors import AppendRaceLostError, ConnectionLostError, LeaseLostError, TidelogError
 from tidelog.ports import Lease
@@ -109,9 +109,9 @@ def waits(monkeypatch: pytest.MonkeyPatch, *ends: tuple[float, TidelogError]) ->
 def test_what_fails_at_once_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     away = [(0.0, ConnectionLostError("away"))] * 8
     found = waits(monkeypatch, *away)
-    assert found[:4] == [RETRY_FIRST_S, 2 * RETRY_FIRST_S, 4 * RETRY_FIRST_S, 8 * RETRY_FIRST_S]
-    assert found[-1] == RETRY_MOST_S
-    assert RETRY_MOST_S <= 5.0  # nothing is captured meanwhile, also if all is back
+    assert found[:4] == [RETRY.first, 2 * RETRY.first, 4 * RETRY.first, 8 * RETRY.first]
+    assert found[-1] == RETRY.longest
+    assert RETRY.longest <= 5.0  # nothing is captured meanwhile, also if all is back
 
 
 def test_one_fault_after_the_other_makes_nobody_wait_longer(
@@ -119,7 +119,7 @@ def test_one_fault_after_the_other_makes_nobody_wait_longer(
 ) -> None:
     """A session that lasted longer than was waited for it was a good one."""
     now_and_then = [(6.0, ConnectionLostError("cut"))] * 6
-    assert set(waits(monkeypatch, *now_and_then)) == {RETRY_FIRST_S}
+    assert set(waits(monkeypatch, *now_and_then)) == {RETRY.first}
 
 
 def test_who_lost_the_lease_stands_by_soon_whatever_came_before(
@@ -130,7 +130,7 @@ def test_who_lost_the_lease_stands_by_soon_whatever_came_before(
     raced = (0.0, AppendRaceLostError("another appended"))
     away = (0.0, ConnectionLostError("away"))
     found = waits(monkeypatch, lost, raced, lost, away, lost, lost, away)
-    assert found == [RETRY_FIRST_S] * 6 + [2 * RETRY_FIRST_S]
+    assert found == [RETRY.first] * 6 + [2 * RETRY.first]
 
 
 def test_a_lost_lease_is_reported_as_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

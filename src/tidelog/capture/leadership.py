@@ -23,6 +23,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from tidelog.errors import AppendRaceLostError, LeaseLostError, Policy, TidelogError
 from tidelog.ports import Election, Lease, PolledElection
+from tidelog.system.backoff import Backoff
 from tidelog.system.processes import boot_clock, suspended_s
 
 # Graceful handover.
@@ -98,8 +99,7 @@ def _announced_s(announce: Callable[[], float]) -> float:
 
 POLL_EVERY_S = 0.2
 RENEW_AGAIN_S = 1.0
-RETRY_FIRST_S = 0.5
-RETRY_MOST_S = 5.0
+RETRY = Backoff(first=0.5, longest=5.0)
 """Short, because the only process captures nothing while it waits, even if the cause has gone."""
 
 
@@ -260,7 +260,7 @@ def lead(
     Raises:
         TidelogError: if its policy is to stop.
     """
-    retry_s, reported_at = RETRY_FIRST_S, 0.0
+    failures, reported_at = 0, 0.0
     failed = False
     while not stop.is_set():
         try:
@@ -274,7 +274,7 @@ def lead(
                 raise
             logger.warning("the lease was not acquired: %s", error)
             on_state("retrying", str(error))
-            stop.wait(min(renew_every_s, RETRY_MOST_S))
+            stop.wait(min(renew_every_s, RETRY.longest))
             continue
         if lease is None:
             if time.monotonic() >= reported_at:
@@ -296,8 +296,8 @@ def lead(
         except TidelogError as error:
             if error.policy is Policy.STOP:
                 raise
-            if time.monotonic() - began >= retry_s:  # it ran for some time
-                retry_s = RETRY_FIRST_S
+            if time.monotonic() - began >= RETRY.after(failures + 1):  # it ran for some time
+                failures = 0
             logger.warning("%s starts again from what is durable: %s", what, error)
             failed = not isinstance(error, LeaseLostError)
             if failed:
@@ -311,10 +311,10 @@ def lead(
                 # known.
                 if not failed:
                     on_state("standby", str(error))
-                stop.wait(RETRY_FIRST_S)
+                stop.wait(RETRY.first)
                 continue
-            stop.wait(retry_s)
-            retry_s = min(RETRY_MOST_S, retry_s * 2)
+            failures += 1
+            stop.wait(RETRY.after(failures))
         finally:
             _close(session)
             keeper.release()

@@ -23,14 +23,14 @@ from tidelog.capture.state_writes import DeferredWrites
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, SourceLoad, StateStore, TableShape, UnsupportedReason
+from tidelog.system.backoff import Backoff
 from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
 REFUSED_KEY = "refused-tables"
 TABLE_AGGREGATE = "Table"
-FIRST_RETRY_S = 5.0
-LAST_RETRY_S = 3600.0
+RETRY_MS = Backoff(first=5_000, longest=3_600_000)
 
 
 class UnsupportedTables:
@@ -101,10 +101,9 @@ class UnsupportedTables:
         """
         name = str(table)
         with self._deciding():
-            tries = self._tries[name] = self._tries.get(name, -1) + 1
-            wait_s = min(FIRST_RETRY_S * 2.0**tries, LAST_RETRY_S)
+            tries = self._tries[name] = self._tries.get(name, 0) + 1
             why = UnsupportedReason(reason, only_dumps=True)
-            self._add("dump", name, why, at_ms=unix_ms() + int(wait_s * 1000))
+            self._add("dump", name, why, at_ms=unix_ms() + int(RETRY_MS.after(tries)))
             self._known[name]["owed"] = True
 
     def on_table_dumped(self, table: TableName) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from tidelog.errors import ConfigError, Policy, TidelogError
+from tidelog.system.backoff import Backoff
 
 CommitPolicy = Literal["always", "periodic"]
 Order = Literal["total", "key", "none"]
@@ -175,8 +176,9 @@ class Retries:
     ) -> None:
         self._classes = classes
         self._most = options.errors_max_retries
-        self._first_s = options.errors_retry_delay_initial_ms / 1000
-        self._longest_s = options.errors_retry_delay_max_ms / 1000
+        self._backoff = Backoff(
+            options.errors_retry_delay_initial_ms / 1000, options.errors_retry_delay_max_ms / 1000
+        )
         self._stopping = stopping
 
     def call(self, function: Callable[[], T], what: str) -> T:
@@ -186,7 +188,7 @@ class Retries:
             StoppingError: if the engine stops after a failed attempt.
             Exception: the last error of ``function``.
         """
-        delay_s, tries = self._first_s, 0
+        tries = 0
         while True:
             try:
                 return function()
@@ -194,13 +196,13 @@ class Retries:
                 if not self._may_pass(error) or 0 <= self._most <= tries:
                     raise
                 tries += 1
+                delay_s = self._backoff.after(tries)
                 # Without its text: a program's own error may quote a row.
                 logger.warning(
                     "%s: %s, retry %d in %.1f s", what, type(error).__name__, tries, delay_s
                 )
                 if self._stopping.wait(delay_s):
                     raise StoppingError(what) from error
-                delay_s = min(self._longest_s, delay_s * 2)
 
     def _may_pass(self, error: Exception) -> bool:
         if isinstance(error, (StoppingError, WorkNotDoneError)):

@@ -33,6 +33,7 @@ from tidelog.spark.sessions.errors import (
     spark_gone_error,
 )
 from tidelog.system import failpoints
+from tidelog.system.backoff import Backoff
 from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ _FINISH_S = 30.0
 """Seconds that a batch may continue after the pipeline was asked to stop."""
 LONG_S = 10.0
 """Seconds after which a batch is reported before its end."""
-_FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 60.0
+_RETRY_S = Backoff(first=1.0, longest=60.0)
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
 _TAKE_AGAIN_S = 60.0
 """Seconds after which tables that are left out are tried again."""
@@ -283,7 +284,7 @@ class OutputLoop:
 
         Raises the TidelogError that ended it, after as many retries as `_retries` returns.
         """
-        wait_s, failures = _FIRST_RETRY_S, 0
+        failures = 0
         while not stop.is_set():
             before = self.done
             try:
@@ -295,16 +296,14 @@ class OutputLoop:
                 if stop.wait(_STOPPING_S):  # a service that is stopped ends Spark's workers too
                     logger.info("output %s stopped during a batch: %s", self.name, error)
                     break
-                if self.done > before:
-                    wait_s, failures = _FIRST_RETRY_S, 0
-                failures += 1
+                failures = 1 if self.done > before else failures + 1
                 if failures > self._retries(error):
                     self._prepared = False  # the next run checks the output again
                     raise
                 self._callbacks.on_failure(self.name, error)
+                wait_s = _RETRY_S.after(failures)
                 logger.warning("the pipeline retries in %.0f s: %s", wait_s, error)
                 stop.wait(_spread(wait_s))
-                wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
     def _retries(self, error: TidelogError) -> float:
         """Return how many retries may follow ``error`` without a batch between them."""

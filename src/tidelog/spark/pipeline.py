@@ -31,6 +31,7 @@ from tidelog.spark.output_loop import (
 )
 from tidelog.spark.output_loop import LoopOptions as LoopOptions
 from tidelog.spark.sessions.errors import SparkGoneError
+from tidelog.system.backoff import Backoff
 from tidelog.system.processes import unix_ms
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 # An error that is not transient needs an operator; after that the output continues without a
 # restart, and soon: until then it is reported as stopped.
-_FIRST_RETRY_S, _LAST_RETRY_S = 15.0, 60.0
+_RETRY_S = Backoff(first=15.0, longest=60.0)
 _POLL_S = 0.2
 
 OnState = Callable[[str, BaseException | None], None]
@@ -74,7 +75,7 @@ class OutputGroup:
         *,
         once: bool,
         ends_when_all_stop: bool = True,
-        retry_s: tuple[float, float] = (_FIRST_RETRY_S, _LAST_RETRY_S),
+        retry_s: Backoff = _RETRY_S,
     ) -> None:
         self._on_state = on_state
         self._once = once
@@ -123,7 +124,7 @@ class OutputGroup:
                 raise stopped
 
     def _run(self, stream: Stream, of: int, stop: threading.Event) -> None:
-        wait_s, last_s = self._retry_s
+        failures = 0
         while True:
             try:
                 stream.run(stop)
@@ -134,8 +135,8 @@ class OutputGroup:
                     self._stopped[stream.name] = error
                     self._waiting.add(stream.name)
                     all_stopped = len(self._waiting) == of
-                if not before:
-                    wait_s = self._retry_s[0]
+                failures = failures + 1 if before else 1
+                wait_s = self._retry_s.after(failures)
                 self._on_state(stream.name, error)
                 over = all_stopped and self._ends_when_all_stop
                 if over:
@@ -154,7 +155,6 @@ class OutputGroup:
                     return
                 with self._lock:
                     self._waiting.discard(stream.name)
-                wait_s = min(2 * wait_s, last_s)
             else:
                 return
 

@@ -9,6 +9,7 @@ from tests.integration.windows.live import Live
 
 from tidelog import app
 from tidelog.capture.dumps import automatic
+from tidelog.system.backoff import Backoff
 
 pytestmark = pytest.mark.integration
 Make = Callable[..., Live]
@@ -30,7 +31,7 @@ def test_failed_dump_is_asked_for_again(
     live: Make, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
     monkeypatch.setattr(automatic, "REPEAT_EVERY_S", 0.1)
-    monkeypatch.setattr(automatic, "FIRST_REPEAT_MS", 500)
+    monkeypatch.setattr(automatic, "REPEAT_MS", Backoff(500, 3_600_000))
     one = live(snapshot="initial")
     one.sql.execute(BROKEN)
     one.start()

@@ -16,6 +16,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
+from tidelog.system.backoff import Backoff
 
 pytestmark = pytest.mark.integration
 
@@ -192,7 +193,7 @@ def test_denied_read_of_rows_is_tried_again_less_and_less_often_and_once_the_tab
     gathered: Make, monkeypatch: pytest.MonkeyPatch, first_retry_s: float, remedy: str
 ) -> None:
     """No privilege that the catalogue tells of is missing: a policy hides rows."""
-    monkeypatch.setattr(unsupported_tables, "FIRST_RETRY_S", first_retry_s)
+    monkeypatch.setattr(unsupported_tables, "RETRY_MS", Backoff(first_retry_s * 1000, 3_600_000))
     live = gathered()
     live.sql.execute("CREATE TABLE theirs (id int PRIMARY KEY, n int)")
     live.sql.execute("INSERT INTO theirs VALUES (1, 1)")

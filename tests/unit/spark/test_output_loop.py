@@ -36,13 +36,15 @@ from tidelog.spark.output_loop import (
     RunningBatch,
 )
 from tidelog.spark.sessions.errors import HostBusyError, SparkGoneError
+from tidelog.system.backoff import Backoff
 from tidelog.system.processes import unix_ms
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_FIRST_RETRY_S", "_LAST_RETRY_S", "_STOPPING_S", "_POLL_S", "_WAIT_S"):
+    for name in ("_STOPPING_S", "_POLL_S", "_WAIT_S"):
         monkeypatch.setattr(output_loop, name, 0.01)
+    monkeypatch.setattr(output_loop, "_RETRY_S", Backoff(0.01, 0.01))
 
 
 class Scene:

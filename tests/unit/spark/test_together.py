@@ -11,6 +11,7 @@ import pytest
 from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.spark.pipeline import OutputGroup
 from tidelog.spark.sessions.errors import SparkGoneError
+from tidelog.system.backoff import Backoff
 
 
 class Stream:
@@ -40,7 +41,7 @@ class Running:
         self.told: list[tuple[str, str | None]] = []
         self.stop = threading.Event()
         self.raised: BaseException | None = None
-        retry_s = (0.2, 0.4)
+        retry_s = Backoff(0.2, 0.4)
         together = OutputGroup(self._tell, once=once, ends_when_all_stop=ends, retry_s=retry_s)
         for stream in streams:
             stream.runs = together.runs

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S
+from tidelog.capture.leadership import RETRY
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.config.loading import one_database_config
@@ -159,7 +159,7 @@ def retry_until_available(
     Raises:
         TidelogError: an error that a person has to fix.
     """
-    retry_s = RETRY_FIRST_S
+    failures = 0
     while not stop.is_set():
         try:
             if ask():
@@ -171,9 +171,8 @@ def retry_until_available(
                 raise
             logger.warning("retrying: %s", error)
             on_state("retrying", str(error))
-            stop.wait(retry_s)
-            retry_s = min(RETRY_MOST_S, retry_s * 2)
+            failures += 1
         else:
-            stop.wait(RETRY_FIRST_S)
-            retry_s = RETRY_FIRST_S
+            failures = 0
+        stop.wait(RETRY.after(failures))
     return False

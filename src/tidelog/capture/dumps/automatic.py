@@ -63,12 +63,12 @@ from tidelog.ports import (
     TableRenamed,
 )
 from tidelog.system import failpoints
+from tidelog.system.backoff import Backoff
 from tidelog.system.processes import unix_ms
 
 # Failed dumps. Pure.
 
-FIRST_REPEAT_MS = 60_000
-LAST_REPEAT_MS = 3_600_000
+REPEAT_MS = Backoff(first=60_000, longest=3_600_000)
 REST_FACTOR = 20
 """A failed table rests for this many times the time that reading it took."""
 
@@ -128,9 +128,7 @@ def _due_dump(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -
         return None
     ended = last.finished_ms or 0
     took = ended - (last.started_ms or ended)
-    pause = max(
-        min(FIRST_REPEAT_MS * 2 ** min(len(failures) - 1, 10), LAST_REPEAT_MS), REST_FACTOR * took
-    )
+    pause = max(int(REPEAT_MS.after(len(failures))), REST_FACTOR * took)
     return DueDump(table, ended + pause, last.reason)
 
 
@@ -168,7 +166,7 @@ def _rests(newest_first: list[tuple[DumpState, TableProgress]], since_ms: int, n
     if last.finished_ms is None:
         return not failed
     took_ms = last.finished_ms - (last.started_ms or last.finished_ms)
-    least_ms = FIRST_REPEAT_MS if failed else 0
+    least_ms = int(REPEAT_MS.first) if failed else 0
     return now_ms < last.finished_ms + max(REST_FACTOR * took_ms, least_ms)
 
 

@@ -27,7 +27,9 @@ from tidelog.capture.dumps.state import (
 from tidelog.capture.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.system.backoff import Backoff
 
+_RETRY_S = Backoff(first=0.1, longest=10.0)
 REFETCH_KEYS = 5_000  # most keys that one chunk reads again
 RESTS = 1 << 16  # most times that the rest of a range can be split off within the order
 
@@ -177,7 +179,7 @@ class ChunkQueue:
     def retry_later(self, task: ChunkTask) -> None:
         """Queue the task again, with a growing delay."""
         task.tries += 1
-        task.not_before = time.monotonic() + min(10.0, 0.05 * 2 ** min(task.tries, 8))
+        task.not_before = time.monotonic() + _RETRY_S.after(task.tries)
         task.window, task.bytes = None, 0
         self._retry.append(task)
 
@@ -315,7 +317,7 @@ class ChunkQueue:
         cursor.planning = False
         cursor.plan_tries += 1
         cursor.plan_failures += not transient
-        cursor.plan_not_before = now + min(10.0, 0.05 * 2 ** min(cursor.plan_tries, 8))
+        cursor.plan_not_before = now + _RETRY_S.after(cursor.plan_tries)
         return cursor.plan_failures
 
     def plan_unknown(self, cursor: TableCursor, request: ChunkRequest) -> None:

@@ -67,6 +67,7 @@ from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import BlockingReader, ChunkRequest, ChunkRows
 from tidelog.system import failpoints
+from tidelog.system.backoff import Backoff
 
 # The rows that such dumps append.
 
@@ -161,6 +162,7 @@ logger = logging.getLogger(__name__)
 PAUSE_S = 60.0  # for the log to reach a boundary between transactions, or the snapshot
 SNAPSHOT_S = 60.0
 BLOCKING_ATTEMPTS = 3
+_RETRY_S = Backoff(first=0.5, longest=10.0)
 TURN_S = 0.05
 STORE_WAIT_S, MOST_TIMES = 5.0, 5
 """How long the snapshot is kept while the state store does not answer: the log and DDL of the
@@ -211,7 +213,7 @@ class BlockingDumps:
                     continue
                 attempt += 1
                 if attempt < BLOCKING_ATTEMPTS:
-                    stop.wait(0.5 * 2 ** (attempt - 1))
+                    stop.wait(_RETRY_S.after(attempt))
         with self._decisions.lock:
             for progress in self._unfinished(dump):
                 self._tables.fail(dump, progress, str(error))
@@ -383,7 +385,7 @@ def _read(reader: BlockingReader, request: ChunkRequest, stop: threading.Event) 
         except (ChunkLostError, ChunkRefusedError, ChunkVoidError):
             raise
         except ChunkError:
-            if attempt + 1 == BLOCKING_ATTEMPTS or stop.wait(0.2 * 2**attempt):
+            if attempt + 1 == BLOCKING_ATTEMPTS or stop.wait(_RETRY_S.after(attempt + 1)):
                 raise
     raise AssertionError("unreachable")
 
@@ -392,7 +394,6 @@ def _read(reader: BlockingReader, request: ChunkRequest, stop: threading.Event) 
 
 LOG_WAIT_S = 60.0
 """How long a snapshot is kept while the log is read up to its position."""
-LONGEST_WAIT_S = 10.0
 ALTERED_WAIT_S = 0.5
 ROWS_UNDER_WAY = 2
 """Number of appended chunks that need not be durable before the next one is read."""
@@ -422,7 +423,7 @@ class _Keyless:
         passes = lost or isinstance(error, ChunkBusyError) or error.policy is Policy.RETRY
         self.failures += not passes or (lost and self.losses % LOSSES_A_FAILURE == 0)
         self.tries += 1
-        self.not_before = time.monotonic() + min(LONGEST_WAIT_S, 0.25 * 2 ** min(self.tries, 8))
+        self.not_before = time.monotonic() + _RETRY_S.after(self.tries)
         return isinstance(error, ChunkRefusedError) or self.failures == BLOCKING_ATTEMPTS
 
 

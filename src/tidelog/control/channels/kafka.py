@@ -43,13 +43,13 @@ from tidelog.errors import TidelogError, UsageError
 from tidelog.outputs.kafka.client import ClientErrors, common, error_text, librdkafka_log
 from tidelog.ports import MAX_SIGNAL_BYTES, StateStore
 from tidelog.system import failpoints
+from tidelog.system.backoff import Backoff
 from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 10.0
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 30.0
+PAUSE_S: Final = Backoff(first=1.0, longest=30.0)
 _AFTER: Final = re.compile(r" \(after \d+ms [^)]*\)")  # differs with each attempt
 NO_TOPIC_ID: Final = "A" * 22
 """All bits zero (KIP-516)."""
@@ -278,7 +278,7 @@ class KafkaNotifications:
 
     def _send_all(self) -> None:
         producer: Producer | None = None
-        pause_s = FIRST_PAUSE_S
+        failures = 0
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._waiting or self._closing_at is not None)
@@ -296,13 +296,13 @@ class KafkaNotifications:
                 logger.error("notifications for Kafka: internal error (%s)", type(error).__name__)
                 self._fail(ChannelError(f"internal error ({type(error).__name__})"))
             else:
-                pause_s = FIRST_PAUSE_S
+                failures = 0
                 producer = None if again else producer
                 continue
             # A client caches for minutes that a topic did not exist.
             producer = None
-            self._pause(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            failures += 1
+            self._pause(PAUSE_S.after(failures))
 
     def _producer(self) -> Producer:
         self._heard = ClientErrors()
@@ -529,7 +529,7 @@ class KafkaSignals:
     # ------------------------------------------------------------ the reading thread
 
     def _read_all(self) -> None:
-        pause_s = FIRST_PAUSE_S
+        failures = 0
         while not self._closed.is_set():
             self._works = False
             try:
@@ -542,9 +542,8 @@ class KafkaSignals:
             except Exception as error:  # noqa: BLE001 - of a client; reported
                 logger.error("signals from Kafka: internal error (%s)", type(error).__name__)
                 self.trouble.begin(f"internal error ({type(error).__name__})")
-            pause_s = FIRST_PAUSE_S if self._works else pause_s
-            self._closed.wait(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            failures = 1 if self._works else failures + 1
+            self._closed.wait(PAUSE_S.after(failures))
 
     def _follow(self) -> None:
         """Read until this is closed. Raises ChannelError if it can't begin or continue."""

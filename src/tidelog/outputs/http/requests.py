@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
+from tidelog.system.backoff import Backoff
 
 _Ints = npt.NDArray[np.int64]
 
@@ -169,7 +170,7 @@ _GATEWAY = frozenset({502, 504})  # the gateway does not know the request's resu
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
+_PAUSE_S = Backoff(first=0.2, longest=10.0)
 _LONGEST_ASKED_S = 300.0
 _ANSWER_BYTES = 1 << 20
 
@@ -253,7 +254,7 @@ class HttpSender:
             body = gzip.compress(body, compresslevel=6, mtime=0)
             whole["Content-Encoding"] = "gzip"
         until = time.monotonic() + self._endpoint.retry_for_s
-        pause_s = _FIRST_PAUSE_S
+        failures = 0
         unanswered = self._in_doubt  # an attempt whose result is unknown
         while True:
             if self._stopping.is_set():
@@ -274,7 +275,8 @@ class HttpSender:
             except httpx.TransportError as error:
                 why = type(error).__name__
                 unanswered |= not isinstance(error, _NOT_SENT)
-            wait_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311
+            failures += 1
+            wait_s = _PAUSE_S.after(failures) * random.uniform(0.5, 1.0)  # noqa: S311
             if asked_s is not None:
                 wait_s = max(wait_s, min(asked_s, _LONGEST_ASKED_S))
             if asked_s is None and time.monotonic() + wait_s > until:
@@ -286,7 +288,6 @@ class HttpSender:
             if time.monotonic() > until + _LONGEST_ASKED_S:
                 raise OutputError(f"http: {self._endpoint.host} still asks to wait: {why}")
             self._stopping.wait(wait_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def stop(self) -> None:
         """End pauses, and all sending at the next attempt."""

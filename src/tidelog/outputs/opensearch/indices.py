@@ -30,6 +30,7 @@ from tidelog.outputs.opensearch.documents import (
     script_id,
 )
 from tidelog.outputs.opensearch.writer import Index
+from tidelog.system.backoff import Backoff
 from tidelog.system.processes import unix_ms
 
 _FIRST = "-000001"  # as indices that roll over are numbered
@@ -37,7 +38,7 @@ _NAME_MAX_BYTES = 255 - len(_FIRST)
 _NOT_IN_NAMES = re.compile(r'[\\/*?"<>|,#:\s]')
 _REMOVE_TRIES = 5
 _NOTE_TRIES, _NOTE_PAUSE_S = 40, 0.25
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_POLL_S = Backoff(first=0.05, longest=2.0)
 _STILL_S = 300.0  # a task of the cluster without progress for this long is abandoned
 
 
@@ -218,7 +219,7 @@ class Indices:
 
     def _wait_for_task(self, task: str) -> dict[str, Any] | None:
         """Wait for a task of the cluster and return its answer. None: it was lost."""
-        pause_s, seen, since = _FIRST_PAUSE_S, None, time.monotonic()
+        polls, seen, since = 0, None, time.monotonic()
         while True:
             found = self._cluster.request("GET", path("_tasks", task), absent=True)
             if found is None:
@@ -233,8 +234,8 @@ class Indices:
                 seen, since = status, time.monotonic()
             elif time.monotonic() > since + _STILL_S:
                 raise OutputError(f"a task of OpenSearch has made no progress for {_STILL_S:.0f} s")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            polls += 1
+            time.sleep(_POLL_S.after(polls))
 
 
 def index_name(text: str) -> str:

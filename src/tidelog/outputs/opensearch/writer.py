@@ -35,6 +35,7 @@ from tidelog.outputs.opensearch.documents import DELETED, META, VERSION, JoinedP
 from tidelog.ports import Rejection, TargetTable, WriteTask
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.system import failpoints
+from tidelog.system.backoff import Backoff
 from tidelog.system.processes import unix_ms
 
 # Bulk requests.
@@ -42,7 +43,7 @@ from tidelog.system.processes import unix_ms
 Versions = npt.NDArray[np.int64]
 
 _AT_ONCE = 2  # while the cluster indexes one, the next is sent
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_PAUSE_S = Backoff(first=0.1, longest=5.0)
 _FILTER = "errors,items.*.status,items.*.error.type,items.*.error.reason"
 GONE = frozenset(("index_not_found_exception", "security_exception"))
 # The item is fine, the cluster is not (now): retry all of it later.
@@ -135,7 +136,7 @@ class Bulk:
     ) -> list[Rejection]:
         rejections: list[Rejection] = []
         deadline = time.monotonic() + self._timeout_s
-        pause = _FIRST_PAUSE_S
+        failures, pause = 0, _PAUSE_S.first
         while len(lines):
             try:
                 again, why = self._send_once(target, lines, versions, rejections)
@@ -163,7 +164,8 @@ class Bulk:
                     f"{self._timeout_s} s{why and f': {why}'}"
                 )
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            failures += 1
+            pause = _PAUSE_S.after(failures + 1)
             lines, versions = lines.take(pa.array(again)), versions[again]
         return rejections
 

@@ -48,10 +48,11 @@ from tidelog.sources.mysql.chunks.watermarks import (
 )
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import chunk_errors, time_limit
+from tidelog.system.backoff import Backoff
 
 QUIET_TRIES = 50
 """Number of attempts before writers are blocked."""
-MOST_PAUSE_S = 0.2
+PAUSE_S = Backoff(first=0.005, longest=0.2, factor=1.2)
 """Longest time between two tries on a server that writes without a pause: each asks for its log's
 end, which its writers wait for."""
 WAIT_FOR_READS_S = 86_400
@@ -255,7 +256,7 @@ class MySqlBlockingReader:
                 return position
             if time.monotonic() > deadline:
                 break
-            time.sleep(min(0.005 * 1.2 ** max(0, tries - QUIET_TRIES), MOST_PAUSE_S))
+            time.sleep(PAUSE_S.after(tries - QUIET_TRIES))
         if not self._may_stop_writers:
             raise ChunkBusyError(
                 "no snapshot: the server writes without a pause, so the snapshot's position in the "

@@ -49,8 +49,10 @@ from tidelog.sources.mysql.chunks.watermarks import (
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.errors import chunk_errors
 from tidelog.sources.mysql.stream.positions import has_gtids
+from tidelog.system.backoff import Backoff
 
 OWNED_TIMEOUT_S: Final = 10.0
+POLL_S: Final = Backoff(first=0.005, longest=0.1, factor=1.5)
 _DAY_OF_1970: Final = 719_528  # as TO_DAYS counts
 # Neither server can return a float's bits, and its text differs from Spark's. SQL returns a
 # geometry's WKB without its SRID.
@@ -241,14 +243,14 @@ class MySqlDigests:
         before it is logged until after it is visible.
         """
         deadline = time.monotonic() + OWNED_TIMEOUT_S
-        owned, pause_s = _owned_gtids(connection), 0.005
+        owned, polls = _owned_gtids(connection), 0
         while owned:
             if time.monotonic() > deadline:
                 raise ChunkBusyError(
                     "a transaction is in the binlog and not visible yet: it waits for a replica"
                 )
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, 0.1)
+            polls += 1
+            time.sleep(POLL_S.after(polls))
             owned &= _owned_gtids(connection)
 
     def _sql(self, connection: Connection, schema: TableSchema) -> MySqlChunkSql:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import typer.main
 from pydantic import BaseModel
@@ -20,16 +20,11 @@ from pydantic.fields import FieldInfo
 from tidelog import cli
 from tidelog.app.web.metrics import LEADING, METRICS
 from tidelog.capture.dumps.state import DUMPS, TABLES
-from tidelog.config import SECTIONS, Config, Rest
-from tidelog.config.control import CommandAlert, NotificationKafka, Otlp, SignalKafka, WebhookAlert
+from tidelog.config import SECTIONS, Config
 from tidelog.config.models import OUTPUTS
-from tidelog.config.source import MySqlSourceSection, SnapshotConfiguration
-from tidelog.kinds.sections import TypesSection
+from tidelog.config.source import MySqlSourceSection
 from tidelog.model.state_machine import Transitions
 from tidelog.model.units import format_bytes, format_milliseconds
-from tidelog.outputs.base.sections import DeadLetter, DebeziumModes, StepSection
-from tidelog.outputs.lake.delta.config import HiveSection, UnitySection
-from tidelog.outputs.opensearch.config import DocumentPart, JoinedDocument
 from tidelog.spark.datasource import options
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -74,20 +69,17 @@ outputs:
 
 def configuration() -> Iterator[str]:
     yield NOTE + CONFIGURATION_HEAD
-    sections: list[tuple[str, type[BaseModel]]] = [*SECTIONS.items(), ("control.rest", Rest)]
-    sections.append(("control.otlp", Otlp))
-    sections.append(("source.snapshot_configuration", SnapshotConfiguration))
-    sections += [("control.signal_kafka", SignalKafka)]
-    sections += [("control.notification_kafka", NotificationKafka)]
-    sections += [("control.alerts", WebhookAlert), ("control.alerts", CommandAlert)]
+    sections: list[tuple[str, type[BaseModel]]] = [*SECTIONS.items()]
     sections.insert(1, ("source", MySqlSourceSection))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
-    sections += [("outputs.steps", StepSection), ("outputs.dead_letter", DeadLetter)]
-    sections += [("outputs.types", TypesSection), ("outputs.debezium", DebeziumModes)]
-    sections += [("outputs.catalog", HiveSection), ("outputs.catalog", UnitySection)]
-    sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
-    lists = ["outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts"]
-    lists += ["control.alerts", "dumps"]
+    lists = {"outputs", "dumps"}
+    for name, model in sections:  # which grow by those that are nested in them
+        for option, field in model.model_fields.items():
+            below, is_list = nested(field.annotation)
+            known = {each for _, each in sections}
+            path = f"{name}.{field.alias or option}"
+            sections += [(path, each) for each in dict.fromkeys(below) if each not in known]
+            lists |= {path} if is_list else set()
     # Where each option was described first, so that no page section describes it again.
     described: dict[str, str] = {}
     for name, model in sections:
@@ -116,6 +108,20 @@ def configuration() -> Iterator[str]:
                 for first, names in shared.items()
             )
             yield f"- Also {'; '.join(parts)}.\n"
+
+
+def nested(annotation: Any) -> tuple[list[type[BaseModel]], bool]:
+    """Return the sections that an option holds, and whether it is a list of them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation], False
+    found: list[type[BaseModel]] = []
+    if any(
+        get_origin(part) is Literal for part in get_args(annotation)
+    ):  # described with the option itself
+        return found, False
+    for part in get_args(annotation):
+        found += nested(part)[0]
+    return found, bool(found) and get_origin(annotation) is list
 
 
 def entry(option: str, field: FieldInfo, schema: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from pydantic import Field
 from tidelog.app.sources.postgres import PostgresKind
 from tidelog.config import Config
 from tidelog.config.source import PostgresSourceSection
-from tidelog.sources.findings import Finding
+from tidelog.ext import Finding
 
 
 class LimitedSection(PostgresSourceSection):
@@ -26,7 +26,7 @@ class LimitedSection(PostgresSourceSection):
 
 
 class LimitedPostgres(PostgresKind):
-    """The kind; see `tidelog.app.sources.kinds.SourceKind`."""
+    """The kind; see `tidelog.ext.SourceKind`."""
 
     section = LimitedSection
 

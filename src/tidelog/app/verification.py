@@ -21,6 +21,7 @@ from tidelog.app.pipeline.run import session
 from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.capture.session.start import GENERATION_KEY, STATUS_KEY
 from tidelog.config import AnyConfig, Config, as_config
+from tidelog.config.models import OUTPUTS
 from tidelog.config.source import SOURCES
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
@@ -32,9 +33,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema, backticked
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
-from tidelog.outputs.database.config import DatabaseSection
 from tidelog.outputs.delivery_settings import transform_steps
-from tidelog.outputs.lake.config import LakeSection
 from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, Digest, DigestReader, TargetTable
 from tidelog.results import RepairRequest, TableComparison, Verification
 from tidelog.state.opening import open_state, state_exists
@@ -44,9 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidelog.outputs.database.output import DatabaseOutput
-    from tidelog.outputs.lake.settling.reading import Bounds
-    from tidelog.outputs.lake.settling_output import SettlingOutput
-    from tidelog.verify.model import Copy, Key, Range, SourceRanges
+    from tidelog.verify.model import Copy, Key, Range, ReadableOutput, SourceRanges
     from tidelog.verify.range_sums import RowSource
 
 
@@ -85,52 +82,42 @@ def is_compared(section: OutputSection, table: TableName) -> bool:
 
 
 def copies_of(config: Config, section: OutputSection, spark: SparkSession) -> Copies:
-    """Return the copies of an output whose section ``has_copies``."""
-    if isinstance(section, LakeSection):
-        return _LakeCopies(config, section, spark)
-    assert isinstance(section, DatabaseSection)
-    return _DatabaseCopies(config, section, spark)
+    """Return the copies of an output whose section has ``copies``."""
+    of_kind = _OutputCopies if section.copies == "by_output" else _DatabaseCopies
+    return of_kind(config, section, spark)
 
 
-class _LakeCopies:
-    """Copies in Delta or Iceberg tables, which tasks read from their files."""
+class _OutputCopies:
+    """Copies that the output reads."""
 
-    def __init__(self, config: Config, section: LakeSection, spark: SparkSession) -> None:
-        self._section = section
-        self._output = make_output(config, section, spark)
+    def __init__(self, config: Config, section: OutputSection, spark: SparkSession) -> None:
+        self._section: Any = section  # its steps are used, if it has any
+        self._output = cast("ReadableOutput", make_output(config, section, spark))
 
     def of(self, schema: TableSchema) -> Copy:
         from tidelog.verify.model import Copy
 
-        lake, target = self._lake, self._lake.table_of(schema)
+        output = self._output
+        target = output.table_of(schema)
         return Copy(
             target,
             transform_steps(self._section),
-            lambda: lake.columns(target.source),
-            lambda part: lake.read(target, self._bounds(part)),
-            lambda: self._output.committed(schema.table) or 0,
-            lambda part: lake.row_sources(target, self._bounds(part)),
+            lambda: output.columns(target.source),
+            lambda part: output.read(target, part),
+            lambda: output.committed(schema.table) or 0,
+            lambda part: output.row_sources(target, part),
         )
 
     def close(self) -> None:
         self._output.close()
 
-    @property
-    def _lake(self) -> SettlingOutput[Any]:
-        return cast("SettlingOutput[Any]", self._output)
-
-    def _bounds(self, part: Range) -> Bounds:
-        from tidelog.outputs.lake.settling.reading import bounds_of
-
-        return bounds_of(*part)
-
 
 class _DatabaseCopies:
     """Copies in a database: read by the chunk reader of its kind, on an executor."""
 
-    def __init__(self, config: Config, section: DatabaseSection, spark: SparkSession) -> None:
+    def __init__(self, config: Config, section: OutputSection, spark: SparkSession) -> None:
         self._config = config
-        self._section = section
+        self._section: Any = section  # its ``url`` and ``deletes`` are used
         self._spark = spark
 
     def of(self, schema: TableSchema) -> Copy:
@@ -264,7 +251,7 @@ def _with_source_digits(
     return rows
 
 
-def _as_source(config: Config, section: DatabaseSection, location: TableName) -> Config:
+def _as_source(config: Config, section: Any, location: TableName) -> Config:
     options = {"kind": section.kind, "url": section.url, "tables": [str(location)]}
     source = SOURCES[section.kind].model_validate(options)
     return config.model_copy(update={"source": source})
@@ -281,10 +268,6 @@ POLL_EVERY_S, PAID_POLL_EVERY_S = 0.2, 2.0
 """Seconds between two polls while it waits for capture or an output: usually, and if polls cost
 requests.
 """
-NO_COPIES = (
-    "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
-    "iceberg, postgres and mysql"
-)
 
 
 def verify_outputs(
@@ -379,9 +362,13 @@ def _copies_to_compare(config: Config) -> tuple[list[OutputSection], EventLog]:
     """Return the outputs that have copies, and the event log. Raises errors of what is missing."""
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
-    sections = [section for section in config.outputs if section.has_copies]
+    sections = [section for section in config.outputs if section.copies]
     if not sections:
-        raise UsageError(NO_COPIES)
+        kinds = ", ".join(kind for kind, section in OUTPUTS.items() if section.copies)
+        raise UsageError(
+            "no output keeps rows that could be compared: verify knows outputs of the kinds "
+            + kinds
+        )
     check_installed(sections)
     check_spark(config)
     path = event_log_path(config)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -51,7 +50,6 @@ from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpMode, DumpOptio
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import check_listed
 from tidelog.outputs.base.sections import OutputSection, StorageOptionsSection
-from tidelog.outputs.database.config import DatabaseSection
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.state.lease_polling import RENEWALS
 from tidelog.state.opening import checked_url, pays_per_request
@@ -660,16 +658,13 @@ class Config(Section):
     def _keep_source_apart(self) -> Config:
         url = getattr(self.source, "url", None)
         for output in self.outputs:
-            if (
-                url is not None
-                and isinstance(output, DatabaseSection)
-                and urlsplit(output.url.reveal()).scheme in self.source.url_schemes
-                and output.writes_to_source(url.reveal(), self.source.tables)
-            ):
-                place = "schema" if output.is_in_one_database else "database"
+            option = url and output.option_apart(
+                url.reveal(), self.source.url_schemes, self.source.tables
+            )
+            if option:
                 raise ValueError(
                     f"output {output.name} would write to captured tables of the source itself: "
-                    f"its url leads to the same server. Set its option {place} to one "
+                    f"its url leads to the same server. Set its option {option} to one "
                     "whose tables source.tables does not match (exclude them: '!copy.*')"
                 )
         return self

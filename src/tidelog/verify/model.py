@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidelog.errors import ChunkError
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import ChunkRequest, Digest, TargetTable
+from tidelog.ports import ChunkRequest, Digest, Output, TargetTable
 from tidelog.spark.source_rows import ReaderFactory
 from tidelog.spark.transforms import Step
 from tidelog.verify.range_sums import RowSource
@@ -76,6 +76,26 @@ class Copy:
     committed: Callable[[], int]
     sources: Callable[[Range], Sequence[RowSource] | None] = lambda _: None
     left_out: Callable[[], str | None] = lambda: None
+
+
+class ReadableOutput(Output, Protocol):
+    """An output that reads its copies itself."""
+
+    def table_of(self, schema: TableSchema) -> TargetTable:
+        """Return the table that it writes the source's table to."""
+        ...
+
+    def columns(self, table: TableName) -> Collection[str] | None:
+        """See `Copy.columns`."""
+        ...
+
+    def read(self, target: TargetTable, part: Range) -> DataFrame | None:
+        """See `Copy.frame`."""
+        ...
+
+    def row_sources(self, target: TargetTable, part: Range) -> Sequence[RowSource] | None:
+        """See `Copy.sources`."""
+        ...
 
 
 @dataclass(frozen=True)

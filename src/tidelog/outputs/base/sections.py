@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import (
@@ -207,8 +207,10 @@ def name_field(
 class OutputSection(Section):
     """The options of all kinds of outputs."""
 
-    has_copies: ClassVar[bool] = False
-    """Whether it keeps rows by key, which `tidelog verify` can compare."""
+    copies: ClassVar[Literal["by_output", "as_source"] | None] = None
+    """What reads its copies for `tidelog verify`: the output (`tidelog.ext.ReadableOutput`), or a
+    source of its kind at its ``url``. None: it keeps none.
+    """
     spark_jars: ClassVar[Literal["delta", "iceberg"] | None] = None
     """The lake whose jars Spark needs for it, or may need."""
 
@@ -228,7 +230,19 @@ class OutputSection(Section):
     def keeps_copy(self, table: TableName) -> bool:
         """Return whether it keeps the rows of the source's table, and not its changes."""
         del table
-        return self.has_copies
+        return self.copies is not None
+
+    def option_apart(self, url: str, schemes: Collection[str], tables: Sequence[str]) -> str | None:
+        """Return the option to set so that it does not write to captured tables of the source;
+        None: it does not, as far as can be seen.
+
+        Args:
+            url: the source's.
+            schemes: of URLs that may lead to the source.
+            tables: patterns of the captured tables.
+        """
+        del url, schemes, tables
+        return None
 
     def why_jvm(self) -> str | None:
         """Return why it needs a JVM of this process, so does not run over Spark Connect, with the

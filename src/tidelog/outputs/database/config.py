@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class DatabaseSection(ExecutorSection):
     """The options that outputs into tables of databases share."""
 
-    has_copies = True
+    copies = "as_source"
 
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
@@ -51,22 +51,18 @@ class DatabaseSection(ExecutorSection):
     )
     url: SecretUrl
     default_port: ClassVar[int]
-    is_in_one_database: ClassVar[bool] = False
+    namespace_option: ClassVar[str] = "database"
 
     def keyless_of(self, table: TableName) -> SkipOrFail:
         return self.keyless
 
-    def writes_to_source(self, url: str, tables: Sequence[str]) -> bool:
-        """May its tables be captured ones, as far as the URLs show that it is the source's server?
-        A step that routes may prevent it, so then the answer is no.
-
-        Args:
-            url: the source's.
-            tables: patterns of the captured tables.
-        """
+    def option_apart(self, url: str, schemes: Collection[str], tables: Sequence[str]) -> str | None:
+        """See `OutputSection.option_apart`. A step that routes may prevent it: then None."""
         one, other = (urlsplit(each) for each in (self.url.reveal(), url))
+        if one.scheme not in schemes or any(step.action == "route" for step in self.steps):
+            return None
         if any("host=" in each.query or "socket=" in each.query for each in (one, other)):
-            return False
+            return None
         hosts, others = (
             {
                 _LOOPBACK.sub("127.0.0.1", host)
@@ -74,12 +70,11 @@ class DatabaseSection(ExecutorSection):
             }
             for each in (one, other)
         )
-        if not hosts & others or (self.is_in_one_database and one.path != other.path):
-            return False
-        if any(step.action == "route" for step in self.steps):
-            return False
+        if not hosts & others or (self.namespace_option == "schema" and one.path != other.path):
+            return None
         place = self.namespace
-        return overlap(self.tables if place is None else [f"{double_quoted(place)}.*"], tables)
+        own = self.tables if place is None else [f"{double_quoted(place)}.*"]
+        return self.namespace_option if overlap(own, tables) else None
 
     @property
     def namespace(self) -> str | None:
@@ -94,7 +89,7 @@ class PostgresSection(DatabaseSection):
     """Tables of PostgreSQL, kept equal to the source's by upserts (docs/outputs/postgres.md)."""
 
     default_port = 5432
-    is_in_one_database = True
+    namespace_option = "schema"
     kind: Literal["postgres"] = Field(description="The kind of output.")
     name: str = name_field(
         "postgres",

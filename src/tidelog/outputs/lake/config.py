@@ -17,7 +17,7 @@ from tidelog.outputs.delivery_settings import transform_steps
 class LakeSection(SteppedSection):
     """Tables of a lake, one for each source table."""
 
-    has_copies = True
+    copies = "by_output"
     without_type: ClassVar[tuple[str, str]]
     """An option of ``types`` for which the format has no type, and the error that says so."""
 

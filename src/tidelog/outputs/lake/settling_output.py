@@ -42,7 +42,7 @@ from tidelog.outputs.lake.output import (
 from tidelog.outputs.lake.settled_table import COMMIT_TRIES, SettledTable
 from tidelog.outputs.lake.settling import tasks as settle_tasks
 from tidelog.outputs.lake.settling.history import Removals
-from tidelog.outputs.lake.settling.reading import Bounds, FileRows, file_rows, frame_of
+from tidelog.outputs.lake.settling.reading import FileRows, bounds_of, file_rows, frame_of
 from tidelog.outputs.lake.settling.settle import FileChanges, SettledChanges
 from tidelog.outputs.lake.settling.tasks import (
     AppendWork,
@@ -70,6 +70,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 logger = logging.getLogger(__name__)
+
+_Key = Sequence[str | None] | None
+Range = tuple[_Key, _Key]
+"""``after < key <= upto``; None: open."""
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -260,17 +264,17 @@ class SettlingOutput(LakeOutput[Settled]):
             return None
         return copy.columns().names
 
-    def read(self, target: TargetTable, bounds: Bounds = (None, None)) -> DataFrame | None:
-        """Return the copy's current rows, read by the session that the output was created with;
-        None: there is no copy. ``bounds``: see `file_rows`.
+    def read(self, target: TargetTable, part: Range = (None, None)) -> DataFrame | None:
+        """Return the copy's current rows, at least those of a range of the key, read by the session
+        that the output was created with; None: there is no copy.
         """
         copy = self._table(target.source)
         if not copy.exists():
             return None
         self._set_key(copy, target)
-        return frame_of(self._spark, copy.files(), copy.columns(), bounds)
+        return frame_of(self._spark, copy.files(), copy.columns(), bounds_of(*part))
 
-    def row_sources(self, target: TargetTable, bounds: Bounds) -> list[FileRows] | None:
+    def row_sources(self, target: TargetTable, part: Range) -> list[FileRows] | None:
         """Return the same rows for tasks: batches of the target's columns; None: there is no copy,
         or a column has another type in it.
         """
@@ -282,7 +286,7 @@ class SettlingOutput(LakeOutput[Settled]):
         types = {each.name: each.type for each in files.layout.columns}
         if any(types.get(each.name) != each.type for each in target.columns):
             return None
-        return file_rows(files, target.columns.names, bounds, self._cores())
+        return file_rows(files, target.columns.names, bounds_of(*part), self._cores())
 
     # ------------------------------------------------ Spark jobs
 

@@ -429,7 +429,7 @@ _NAMES = {
     "maxRecordsPerTrigger": "records of the chosen tables that a micro-batch takes at most; "
     "default: no limit",
     "types": "JSON object, of typed and events: the types of arrays, JSON and numbers without "
-    "limits, as an output's option types (configuration.md#outputstypes); default: {}, i.e. arrays "
+    "limits, as an output's option types (configuration.md#sourcetypes); default: {}, i.e. arrays "
     'are arrays. For texts {"arrays": "text"}; {"numeric": {"decimal": [38, 18]}} for decimals; '
     '{"json": "variant"} for VARIANT',
     "schemaVersion": "the table's schema version (number) to read by; default: the newest",

@@ -93,7 +93,8 @@ def configuration() -> Iterator[str]:
         yield f"\n## {heading}\n\n{about}{link}\n\n"
         schema = model.model_json_schema()["properties"]
         shared: dict[str, list[str]] = {}
-        for option, field in model.model_fields.items():
+        options = sorted(model.model_fields.items(), key=lambda each: not each[1].is_required())
+        for option, field in options:
             if option in tags:
                 continue
             written = entry(option, field, schema[field.alias or option])

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tidelog.config.models import OUTPUTS, SECTIONS, Config
-from tidelog.config.source import SOURCES, SourceBase
+from tidelog.config.source import SOURCES, SourceSection
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import OUTPUT_KINDS, SOURCE_KINDS, Registry
 from tidelog.kinds.sections import SecretUrl, Section, StateUrl, add_sections, section_of
@@ -242,7 +242,7 @@ def parse_config(
     if not isinstance(marked.data, dict):
         raise ConfigError(f"{file_name}:1: expected the sections source, log, outputs, …")
     new = add_sections(OUTPUT_KINDS, OutputSection, OUTPUTS)
-    if add_sections(SOURCE_KINDS, SourceBase, SOURCES) or new:
+    if add_sections(SOURCE_KINDS, SourceSection, SOURCES) or new:
         Config.model_rebuild(force=True)
     try:
         config = Config.model_validate(marked.data, context={"base": base})
@@ -349,7 +349,7 @@ def _unusable(location: tuple[str | int, ...], kind: str) -> str:
     registry: Registry[Any] = OUTPUT_KINDS if outputs else SOURCE_KINDS
     if kind in registry.others:
         try:
-            section_of(registry, kind, OutputSection if outputs else SourceBase)
+            section_of(registry, kind, OutputSection if outputs else SourceSection)
         except ConfigError as error:
             return str(error)
     near = difflib.get_close_matches(kind, OUTPUTS if outputs else SOURCES, n=1, cutoff=0.6)

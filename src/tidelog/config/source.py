@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlencode, urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -28,42 +28,6 @@ from tidelog.kinds.sections import (
 )
 from tidelog.model.dump_options import DumpMode
 
-_TABLES: Any = Field(
-    default=["*.*"],
-    min_length=1,
-    description="Tables to capture, as [patterns](table-patterns.md); one with `!` in front "
-    "excludes. System tables and Tidelog's own never match.",
-    examples=[["public.*", "!public.audit", "billing.invoices"]],
-)
-_EXCLUDE_COLUMNS: Any = Field(
-    default=[],
-    description="Columns whose values never reach the event log, as "
-    "[patterns](table-patterns.md#columns) `namespace.table.column`; one with `!` in front makes "
-    "an exception. Columns of the key that rows are matched by are refused.",
-    examples=[["public.users.password", "*.*.ssn"]],
-)
-_SNAPSHOT: Any = Field(
-    default="initial",
-    description="What is dumped at start. `initial`: the first start dumps every captured table. "
-    "`initial_only`: the same, then capture ends. `no_data`: nothing; dump later with "
-    "`tidelog dump`. A table that is created later is dumped where the log may lack its first rows "
-    "(PostgreSQL). `when_needed`: as `initial`, and again after a gap in the "
-    "source's log. `always`: every start dumps every table. `configuration_based`: as "
-    "`snapshot_configuration` says. `custom`: as `snapshot_class` says.",
-)
-_SNAPSHOT_MODE: Any = Field(
-    default="incremental",
-    description="How the dump at start reads.",
-)
-_SNAPSHOT_CONFIGURATION: Any = Field(
-    default=None, description="For `snapshot: configuration_based`: the single decisions."
-)
-_SNAPSHOT_CLASS: Any = Field(
-    default=None,
-    pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-    description="For `snapshot: custom`: `module:Class` of a `tidelog.ext.Snapshotter`.",
-    examples=["shop.dumps:OnMondays"],
-)
 _SIGNAL_TABLE = (
     "Table with the columns `id`, `type`, `data` whose inserted rows are commands, as Debezium's "
     "`signal.data.collection`. It must exist"
@@ -73,15 +37,7 @@ _WHEN_LOG_IN_DANGER = (
     "fills, [each at its price](../how-to/log-in-danger.md). `warn`: a problem in status, page and "
     "alerts. `pause_dumps`: also, no chunk of a dump is begun until the danger is over"
 )
-_PAUSES_DUMPS: Any = Field(default="warn", description=f"{_WHEN_LOG_IN_DANGER}.")
-_KEYS: Any = Field(
-    default={},
-    description="For tables without a primary key: columns of a unique, not null key to dump and "
-    "match rows by.",
-    examples=[{"public.audit": ["event_id"]}],
-)
-
-Snapshot = Literal[
+SnapshotMode = Literal[
     "initial",
     "initial_only",
     "no_data",
@@ -116,18 +72,8 @@ class SnapshotConfiguration(Section):
     )
 
 
-def _check_snapshot_details(section: Any) -> Any:
-    for mode, option in (
-        ("configuration_based", "snapshot_configuration"),
-        ("custom", "snapshot_class"),
-    ):
-        if (section.snapshot == mode) != (getattr(section, option) is not None):
-            raise ValueError(f"snapshot: {mode} and {option} need each other")
-    return section
-
-
-class SourceBase(Section):
-    """The base of the sections of all kinds of sources.
+class SourceSection(Section):
+    """The options of all kinds of sources.
 
     Attributes:
         url_schemes: the schemes of the kind's URLs, from which `tidelog init` finds it.
@@ -142,8 +88,55 @@ class SourceBase(Section):
     ignores_case_of_columns: ClassVar[bool] = False
 
     kind: str
+    tables: TablePatterns = Field(
+        default=["*.*"],
+        min_length=1,
+        description="Tables to capture, as [patterns](table-patterns.md); one with `!` in front "
+        "excludes. System tables and Tidelog's own never match.",
+        examples=[["public.*", "!public.audit", "billing.invoices"]],
+    )
+    exclude: list[TablePattern] = EXCLUDED_TABLES
+    snapshot: SnapshotMode = Field(
+        default="initial",
+        description="What is dumped at start. `initial`: the first start dumps every captured "
+        "table. `initial_only`: the same, then capture ends. `no_data`: nothing; dump later with "
+        "`tidelog dump`. A table that is created later is dumped where the log may lack its first "
+        "rows (PostgreSQL). `when_needed`: as `initial`, and again after a gap in the source's "
+        "log. `always`: every start dumps every table. `configuration_based`: as "
+        "`snapshot_configuration` says. `custom`: as `snapshot_class` says.",
+    )
+    snapshot_mode: DumpMode = Field(
+        default="incremental", description="How the dump at start reads."
+    )
+    snapshot_configuration: SnapshotConfiguration | None = Field(
+        default=None, description="For `snapshot: configuration_based`: the single decisions."
+    )
+    snapshot_class: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="For `snapshot: custom`: `module:Class` of a `tidelog.ext.Snapshotter`.",
+        examples=["shop.dumps:OnMondays"],
+    )
+    signal_table: str | None = None
+    keys: dict[TablePattern, list[str]] = Field(
+        default={},
+        description="For tables without a primary key: columns of a unique, not null key to dump "
+        "and match rows by.",
+        examples=[{"public.audit": ["event_id"]}],
+    )
+    when_log_in_danger: Literal["warn", "pause_dumps", "stop", "drop_slot"] = "warn"
 
     _excluded = model_validator(mode="before")(add_excluded)
+
+    @model_validator(mode="after")
+    def _check_snapshot_details(self) -> Self:
+        for mode, option in (
+            ("configuration_based", "snapshot_configuration"),
+            ("custom", "snapshot_class"),
+        ):
+            if (self.snapshot == mode) != (getattr(self, option) is not None):
+                raise ValueError(f"snapshot: {mode} and {option} need each other")
+        return self
 
     @property
     def exclusions(self) -> list[str]:
@@ -155,30 +148,36 @@ class SourceBase(Section):
         """The option ``databases``; empty for a kind without it."""
         return []
 
-
-class SourceSection(SourceBase):
-    """The section of a plugin's kind of source, with the options that capture needs."""
-
-    tables: TablePatterns = _TABLES
-    exclude: list[TablePattern] = EXCLUDED_TABLES
-    snapshot: Snapshot = _SNAPSHOT
-    snapshot_mode: DumpMode = _SNAPSHOT_MODE
-    snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
-    snapshot_class: str | None = _SNAPSHOT_CLASS
-    signal_table: str | None = None
-    keys: dict[TablePattern, list[str]] = _KEYS
-    when_log_in_danger: Literal["warn", "pause_dumps"] = _PAUSES_DUMPS
-    log_danger_bytes: int | None = None
-
-    _whole = model_validator(mode="after")(_check_snapshot_details)
-
     @property
     def connector(self) -> str:
         """The name of this capture in notifications."""
         return "tidelog"
 
+    @property
+    def danger_bytes(self) -> int | None:
+        """So much log that the server keeps for capture is a danger; None: its own limits say."""
+        return None
 
-class PostgresSourceSection(SourceBase):
+
+class DatabaseSourceSection(SourceSection):
+    """What the sections of PostgreSQL and MySQL share."""
+
+    url: SecretUrl
+    exclude_columns: ColumnPatterns = Field(
+        default=[],
+        description="Columns whose values never reach the event log, as "
+        "[patterns](table-patterns.md#columns) `namespace.table.column`; one with `!` in front "
+        "makes an exception. Columns of the key that rows are matched by are refused.",
+        examples=[["public.users.password", "*.*.ssn"]],
+    )
+    types: TypesSection | None = SOURCE_TYPES
+
+    @property
+    def exclusions(self) -> list[str]:
+        return self.exclude_columns
+
+
+class PostgresSourceSection(DatabaseSourceSection):
     """A PostgreSQL database."""
 
     url_schemes = ("postgresql", "postgres")
@@ -197,13 +196,6 @@ class PostgresSourceSection(SourceBase):
         "`url`.",
         examples=[["shop", "billing"]],
     )
-    tables: TablePatterns = _TABLES
-    exclude: list[TablePattern] = EXCLUDED_TABLES
-    exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
-    snapshot: Snapshot = _SNAPSHOT
-    snapshot_mode: DumpMode = _SNAPSHOT_MODE
-    snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
-    snapshot_class: str | None = _SNAPSHOT_CLASS
     watermarks: Literal["table", "message", "snapshot"] = Field(
         default="table",
         description="How a chunk is placed in the log. `table`: marks in a one-row table. "
@@ -216,8 +208,6 @@ class PostgresSourceSection(SourceBase):
         description=f"{_SIGNAL_TABLE}; it is published with the others.",
         examples=["public.tidelog_signal"],
     )
-    keys: dict[TablePattern, list[str]] = _KEYS
-    types: TypesSection | None = SOURCE_TYPES
     slot: SlotName = Field(
         default="tidelog",
         description="Replication slot; created at the first start. One slot for each event log.",
@@ -246,12 +236,6 @@ class PostgresSourceSection(SourceBase):
         examples=["50GiB"],
     )
 
-    _whole = model_validator(mode="after")(_check_snapshot_details)
-
-    @property
-    def exclusions(self) -> list[str]:
-        return self.exclude_columns
-
     @property
     def database_names(self) -> list[str]:
         return self.databases
@@ -275,8 +259,11 @@ class PostgresSourceSection(SourceBase):
 
     @property
     def connector(self) -> str:
-        """The name of this capture in notifications."""
         return self.slot
+
+    @property
+    def danger_bytes(self) -> int | None:
+        return self.log_danger_bytes
 
     @property
     def publication_name(self) -> str:
@@ -284,7 +271,7 @@ class PostgresSourceSection(SourceBase):
         return self.publication or self.slot
 
 
-class MySqlSourceSection(SourceBase):
+class MySqlSourceSection(DatabaseSourceSection):
     """The databases of a MySQL or MariaDB server."""
 
     url_schemes = SCHEMES
@@ -301,13 +288,6 @@ class MySqlSourceSection(SourceBase):
         "password is never printed.",
         examples=["mysql://tidelog:${MYSQL_PASSWORD}@db:3306/shop"],
     )
-    tables: TablePatterns = _TABLES
-    exclude: list[TablePattern] = EXCLUDED_TABLES
-    exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
-    snapshot: Snapshot = _SNAPSHOT
-    snapshot_mode: DumpMode = _SNAPSHOT_MODE
-    snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
-    snapshot_class: str | None = _SNAPSHOT_CLASS
     watermarks: Literal["table", "gtid"] = Field(
         default="table",
         description="How a chunk is placed in the log. `table`: marks in a one-row table. `gtid`: "
@@ -319,8 +299,6 @@ class MySqlSourceSection(SourceBase):
         description=f"{_SIGNAL_TABLE}.",
         examples=["shop.tidelog_signal"],
     )
-    keys: dict[TablePattern, list[str]] = _KEYS
-    types: TypesSection | None = SOURCE_TYPES
     server_id: int | None = Field(
         default=None,
         ge=1,
@@ -361,17 +339,9 @@ class MySqlSourceSection(SourceBase):
         "the table is dumped again whenever rows that it refers to are deleted or their keys "
         "change. `accept`: copies drift from the source until dumped again.",
     )
-    when_log_in_danger: Literal["warn", "pause_dumps"] = _PAUSES_DUMPS
-
-    @property
-    def exclusions(self) -> list[str]:
-        return self.exclude_columns
-
-    @property
-    def log_danger_bytes(self) -> None:
-        """None: the server keeps its binlog by time, whoever reads it."""
-
-    _whole = model_validator(mode="after")(_check_snapshot_details)
+    when_log_in_danger: Literal["warn", "pause_dumps"] = Field(
+        default="warn", description=f"{_WHEN_LOG_IN_DANGER}."
+    )
 
     @field_validator("url")
     @classmethod
@@ -392,7 +362,6 @@ class MySqlSourceSection(SourceBase):
 
     @property
     def connector(self) -> str:
-        """The name of this capture in notifications."""
         return "tidelog" if self.server_id is None else f"tidelog-{self.server_id}"
 
     @property
@@ -411,13 +380,13 @@ class MySqlSourceSection(SourceBase):
         return f"{url}{'&' if '?' in url else '?'}{given}"
 
 
-SOURCES: dict[str, type[SourceBase]] = {
+SOURCES: dict[str, type[SourceSection]] = {
     "postgres": PostgresSourceSection,
     "mysql": MySqlSourceSection,
     "mariadb": MySqlSourceSection,
 }
 
 if TYPE_CHECKING:
-    AnySource = PostgresSourceSection | MySqlSourceSection
+    AnySource = SourceSection
 else:
     AnySource = Annotated[object, OneOf(SOURCES)]

@@ -430,7 +430,7 @@ class Capture(BackgroundService):
             state=retrying_state,
             reading_pause=reading_pause,
             guard=LogGuard(
-                WhenLogInDanger(source.when_log_in_danger), source.log_danger_bytes, gate
+                WhenLogInDanger(source.when_log_in_danger), source.danger_bytes, gate
             ),
             maintenance=SessionMaintenance(
                 commands=channels.act,

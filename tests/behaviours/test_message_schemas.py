@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.app.web.http_server import RestServer
-from tidelog.config import Rest
+from tidelog.config import RestSection
 from tidelog.errors import SegmentCorruptError
 from tidelog.eventlog.schemas import MessageSchemaStore
 
@@ -102,7 +102,7 @@ def store(tmp_path: Path) -> MessageSchemaStore:
 @pytest.fixture
 def served(tmp_path: Path, store: MessageSchemaStore) -> Iterator[httpx.Client]:
     """The interface of a process that stands by."""
-    rest = Rest.model_validate({"port": 0, "token": TOKEN, "schema_token": SCHEMA_TOKEN})
+    rest = RestSection.model_validate({"port": 0, "token": TOKEN, "schema_token": SCHEMA_TOKEN})
     server = RestServer(rest, lambda: "another", str(tmp_path / "log"))
     server.start()
     headers = {"Authorization": f"Bearer {SCHEMA_TOKEN}"}

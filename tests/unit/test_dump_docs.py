@@ -20,7 +20,7 @@ from tidelog import cli
 from tidelog.capture.dumps.throttle import Limit
 from tidelog.capture.windows import VoidReason
 from tidelog.cli import arguments, dump
-from tidelog.config import Dump
+from tidelog.config import DumpSection
 from tidelog.config.source import PostgresSourceSection
 from tidelog.control.commands import parse_options
 from tidelog.model.units import format_bytes, format_milliseconds
@@ -92,7 +92,7 @@ def test_options_of_set_have_the_defaults_that_the_page_says() -> None:
     for name, _effect, default in table_under("| `tidelog set` |")[1:]:
         name = name.strip("`")
         [(field, _)] = parse_options([f"{name}=1"]).changes.items()
-        value = Dump.model_fields[field].default
+        value = DumpSection.model_fields[field].default
         said = {
             "off": 0,
             format_bytes(value): value,

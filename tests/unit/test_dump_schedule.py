@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tidelog.app.base import dump_schedule as schedule
 from tidelog.app.base.dump_schedule import DumpSchedule
-from tidelog.config.models import ScheduledDump
+from tidelog.config.models import ScheduledDumpSection
 from tidelog.control.commands import Command, ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox
 from tidelog.state.sqlite import SqliteState
@@ -37,7 +37,7 @@ class Capture:
 
     def lead(self, **options: Any) -> None:
         self.schedule = DumpSchedule(
-            [ScheduledDump(name="nightly", cron="0 3 * * *", **options)],
+            [ScheduledDumpSection(name="nightly", cron="0 3 * * *", **options)],
             state=self.state,
             mailbox=self.mailbox,
             dumps=lambda: self.dumps,
@@ -146,14 +146,14 @@ def test_a_time_is_left_out_while_the_last_dump_runs(
     ],
 )
 def test_times_are_of_their_zone(now: str, due: str) -> None:
-    nightly = ScheduledDump(name="nightly", cron="30 2 * * *", **BERLIN)
+    nightly = ScheduledDumpSection(name="nightly", cron="30 2 * * *", **BERLIN)
     assert nightly.last_due(at(now)) == at(due)
 
 
 def test_the_second_half_past_two_of_a_night_asks_for_nothing(capture: Capture) -> None:
     capture.asked("2026-10-24T12:00:00")
     capture.schedule = DumpSchedule(
-        [ScheduledDump(name="other", cron="30 2 * * *", **BERLIN)],
+        [ScheduledDumpSection(name="other", cron="30 2 * * *", **BERLIN)],
         state=capture.state,
         mailbox=capture.mailbox,
         dumps=list,
@@ -181,4 +181,4 @@ def test_the_second_half_past_two_of_a_night_asks_for_nothing(capture: Capture) 
 )
 def test_what_can_t_be_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        ScheduledDump(**{"name": "x", "cron": "* * * * *", **given})
+        ScheduledDumpSection(**{"name": "x", "cron": "* * * * *", **given})

@@ -21,7 +21,7 @@ from tidelog.app.web.metrics import LEADING, METRICS, MetricValues
 from tidelog.app.web.metrics_routes import Health
 from tidelog.app.web.otlp import OtlpPush
 from tidelog.config import parse_config
-from tidelog.config.control import Otlp
+from tidelog.config.control import OtlpSection
 from tidelog.errors import ConfigError, MissingExtraError
 
 SECRET = "s3cret-of-the-collector"
@@ -54,7 +54,7 @@ def push(receiver: OtlpReceiver, log: None) -> Iterator[Push]:
     made: list[OtlpPush] = []
 
     def make(**options: Any) -> OtlpPush:
-        section = Otlp.model_validate(
+        section = OtlpSection.model_validate(
             {"endpoint": receiver.url, "headers": {"X-Key": SECRET}, "every_ms": 1000, **options}
         )
         made.append(OtlpPush(section, "shop", "host:1", "log"))
@@ -258,7 +258,7 @@ def test_what_can_not_be_read_ends_no_push(receiver: OtlpReceiver, push: Push) -
 
 def test_the_extra_is_named_where_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
-    section = Otlp.model_validate({"endpoint": "http://h:4318/v1/metrics"})
+    section = OtlpSection.model_validate({"endpoint": "http://h:4318/v1/metrics"})
     with pytest.raises(MissingExtraError, match=r"pip install 'tidelog\[otlp\]'"):
         OtlpPush(section, "shop", "h:1", "log")
 

@@ -13,7 +13,7 @@ from tidelog.outputs.base.sections import Headers
 # The section ``control.alerts``: who gets alerts when something is wrong.
 
 
-class _Alert(Section):
+class _AlertSection(Section):
     name: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9_-]{0,64}$",
@@ -44,7 +44,7 @@ class _Alert(Section):
         return f"{self.kind}/{self.name}"  # type: ignore[attr-defined]
 
 
-class WebhookAlert(_Alert):
+class WebhookAlertSection(_AlertSection):
     """An alert that posts a JSON object (docs/how-to/monitor.md)."""
 
     kind: Literal["webhook"] = Field(description="The kind of alert.")
@@ -59,7 +59,7 @@ class WebhookAlert(_Alert):
     )
 
 
-class CommandAlert(_Alert):
+class CommandAlertSection(_AlertSection):
     """An alert that runs a program, which reads the JSON object from its standard input."""
 
     kind: Literal["command"] = Field(description="The kind of alert.")
@@ -71,7 +71,7 @@ class CommandAlert(_Alert):
     )
 
 
-AnyAlert = Annotated[WebhookAlert | CommandAlert, Field(discriminator="kind")]
+AnyAlert = Annotated[WebhookAlertSection | CommandAlertSection, Field(discriminator="kind")]
 
 
 # The sections ``control.signal_kafka`` and ``control.notification_kafka``.
@@ -79,7 +79,7 @@ AnyAlert = Annotated[WebhookAlert | CommandAlert, Field(discriminator="kind")]
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 
-class KafkaChannel(Section):
+class KafkaChannelSection(Section):
     """Options that channels on Kafka share."""
 
     OURS: ClassVar[frozenset[str]] = frozenset({"bootstrap.servers"})
@@ -101,10 +101,10 @@ class KafkaChannel(Section):
         return settings
 
 
-class SignalKafka(KafkaChannel):
+class SignalKafkaSection(KafkaChannelSection):
     """A topic whose messages are signals, as in Debezium (docs/how-to/control.md)."""
 
-    OURS: ClassVar[frozenset[str]] = KafkaChannel.OURS | {
+    OURS: ClassVar[frozenset[str]] = KafkaChannelSection.OURS | {
         "auto.offset.reset",
         "enable.auto.commit",
         "enable.auto.offset.store",
@@ -133,10 +133,10 @@ class SignalKafka(KafkaChannel):
     )
 
 
-class NotificationKafka(KafkaChannel):
+class NotificationKafkaSection(KafkaChannelSection):
     """A topic for notifications, as Debezium's sink channel (docs/how-to/control.md)."""
 
-    OURS: ClassVar[frozenset[str]] = KafkaChannel.OURS | {
+    OURS: ClassVar[frozenset[str]] = KafkaChannelSection.OURS | {
         "acks",
         "delivery.timeout.ms",
         "enable.gapless.guarantee",
@@ -157,7 +157,7 @@ class NotificationKafka(KafkaChannel):
 # The section ``control.otlp``: metrics by OpenTelemetry.
 
 
-class Otlp(Section):
+class OtlpSection(Section):
     """Metrics that each capture process pushes by OpenTelemetry (OTLP over HTTP, protobuf)."""
 
     endpoint: SecretUrl = Field(
@@ -197,7 +197,7 @@ class Otlp(Section):
 # The section ``control.rest``, and the whole section.
 
 
-class Rest(Section):
+class RestSection(Section):
     """The HTTP interface for commands and status, served by the leading capture."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
@@ -240,23 +240,23 @@ class Rest(Section):
     )
 
     @model_validator(mode="after")
-    def _check_viewer_token(self) -> Rest:
+    def _check_viewer_token(self) -> RestSection:
         if self.viewer_token is not None and self.viewer_token == self.token:
             raise ValueError("viewer_token must differ from token: a viewer could act with it")
         return self
 
 
-class Control(Section):
+class ControlSection(Section):
     """Channels for commands and notifications beside the command line."""
 
-    rest: Rest | None = Field(default=None, description="Unset: no HTTP interface.")
+    rest: RestSection | None = Field(default=None, description="Unset: no HTTP interface.")
     signal_file: LocalPath | None = Field(
         default=None,
         description="File whose appended lines are commands, as Debezium's file channel: one JSON "
         "object `{id, type, data}` a line.",
         examples=["./signals.jsonl"],
     )
-    signal_kafka: SignalKafka | None = Field(
+    signal_kafka: SignalKafkaSection | None = Field(
         default=None,
         description="Kafka topic whose messages are commands, as Debezium's Kafka channel: for "
         "sources that can't be written to. Unset: none.",
@@ -268,8 +268,10 @@ class Control(Section):
     notification_file: LocalPath | None = Field(
         default=None, description="For `file`.", examples=["./notifications.jsonl"]
     )
-    notification_kafka: NotificationKafka | None = Field(default=None, description="For `kafka`.")
-    otlp: Otlp | None = Field(
+    notification_kafka: NotificationKafkaSection | None = Field(
+        default=None, description="For `kafka`."
+    )
+    otlp: OtlpSection | None = Field(
         default=None, description="Unset: metrics are not pushed by OpenTelemetry."
     )
     alerts: list[AnyAlert] = Field(
@@ -277,7 +279,7 @@ class Control(Section):
     )
 
     @model_validator(mode="after")
-    def _check_notification_targets(self) -> Control:
+    def _check_notification_targets(self) -> ControlSection:
         if "file" in self.notifications and self.notification_file is None:
             raise ValueError("notifications to a file need notification_file")
         if "kafka" in self.notifications and self.notification_kafka is None:

@@ -28,7 +28,7 @@ from tidelog.config.source import SOURCES, SourceSection
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import OUTPUT_KINDS, SOURCE_KINDS, Registry
 from tidelog.kinds.sections import SecretUrl, Section, StateUrl, add_sections, section_of
-from tidelog.outputs.base.sections import DeadLetter, OutputSection, StepSection
+from tidelog.outputs.base.sections import DeadLetterSection, OutputSection, StepSection
 
 KeyPath = tuple[str | int, ...]
 # A configuration, the path of a ``tidelog.yaml``, or the contents of one.
@@ -410,7 +410,7 @@ def _section_at(location: tuple[str | int, ...]) -> type[Section]:
     if location[0] == "outputs" and len(location) > 2:
         model: Any = OUTPUTS[str(location[2])]
         if len(location) > 3:  # a section inside an output
-            lists = {"steps": StepSection, "dead_letter": DeadLetter}
+            lists = {"steps": StepSection, "dead_letter": DeadLetterSection}
             model = lists.get(str(location[3])) or _inner(model, location[3:])
         return model  # type: ignore[no-any-return]
     return _inner(SECTIONS[str(location[0])], location[1:])

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from tidelog.config.control import Control
+from tidelog.config.control import ControlSection
 from tidelog.config.source import AnySource, PostgresSourceSection
 from tidelog.control.commands import OUR_IDS, ExecuteSnapshot
 from tidelog.engine.options import (
@@ -180,7 +180,7 @@ class EngineArguments(TypedDict, total=False):
 CRON_FIELDS = 5
 
 
-class ScheduledDump(Section):
+class ScheduledDumpSection(Section):
     """A dump that capture requests by itself, at the times of ``cron``
     (docs/how-to/dump-a-table.md).
     """
@@ -244,7 +244,7 @@ class ScheduledDump(Section):
         return cron
 
     @model_validator(mode="after")
-    def _check_command(self) -> ScheduledDump:
+    def _check_command(self) -> ScheduledDumpSection:
         self.command(datetime.now(UTC))
         return self
 
@@ -277,7 +277,7 @@ DEFAULT_STATE = "sqlite:///data/state.db"
 LEASE_S, PAID_LEASE_S = 10.0, 30.0
 
 
-class Log(Section):
+class LogSection(Section):
     """The event log."""
 
     path: LogLocation = Field(
@@ -312,19 +312,19 @@ class Log(Section):
     )
 
     @model_validator(mode="after")
-    def _check_retention_cap(self) -> Log:
+    def _check_retention_cap(self) -> LogSection:
         if self.retention and self.retention_cap and self.retention_cap < self.retention:
             raise ValueError("retention_cap is shorter than retention")
         return self
 
     @model_validator(mode="after")
-    def _check_storage_options(self) -> Log:
+    def _check_storage_options(self) -> LogSection:
         if self.storage_options and not is_url(self.path):
             raise ValueError("storage_options are for an object store; path is a local directory")
         return self
 
 
-class State(Section):
+class StateSection(Section):
     """The store for progress of dumps, commands and leadership."""
 
     url: StateUrl = Field(
@@ -441,7 +441,7 @@ class CaptureSection(Section):
         return self
 
 
-class Dump(DumpOptions, Section):
+class DumpSection(DumpOptions, Section):
     """How dumps read. `tidelog set` changes these at run time, except for `chunk_bytes`,
     `buffer_bytes` and `statement_timeout_ms`.
     """
@@ -455,7 +455,7 @@ class Dump(DumpOptions, Section):
     )
 
 
-class PipelineOptions(Section):
+class PipelineSection(Section):
     """How Spark runs."""
 
     name: str = Field(
@@ -541,15 +541,15 @@ class Config(Section):
     source: AnySource = Field(
         description="The database that is captured; `kind` decides its options."
     )
-    log: Log
-    state: State = Field(default=_EMPTY)
+    log: LogSection
+    state: StateSection = Field(default=_EMPTY)
     capture: CaptureSection = Field(default=_EMPTY)
-    dump: Dump = Field(default=_EMPTY)
-    dumps: list[ScheduledDump] = Field(
+    dump: DumpSection = Field(default=_EMPTY)
+    dumps: list[ScheduledDumpSection] = Field(
         default=[], description="Dumps that are requested at given times."
     )
-    control: Control = Field(default=_EMPTY)
-    pipeline: PipelineOptions = Field(default=_EMPTY)
+    control: ControlSection = Field(default=_EMPTY)
+    pipeline: PipelineSection = Field(default=_EMPTY)
     engine: EngineSection = Field(default=_EMPTY)
     outputs: list[AnyOutput] = Field(
         default=[], description="Destinations of the pipeline; none: capture alone."
@@ -558,7 +558,7 @@ class Config(Section):
 
     @field_validator("state")
     @classmethod
-    def _default_state(cls, state: State, info: ValidationInfo) -> State:
+    def _default_state(cls, state: StateSection, info: ValidationInfo) -> StateSection:
         log, base = info.data.get("log"), base_directory(info)
         text = state.url.reveal()
         if log is None or text not in ("", "log:"):
@@ -672,13 +672,13 @@ class Config(Section):
 
 SECTIONS: dict[str, type[Section]] = {
     "source": PostgresSourceSection,
-    "log": Log,
-    "state": State,
+    "log": LogSection,
+    "state": StateSection,
     "capture": CaptureSection,
-    "dump": Dump,
-    "dumps": ScheduledDump,
-    "control": Control,
-    "pipeline": PipelineOptions,
+    "dump": DumpSection,
+    "dumps": ScheduledDumpSection,
+    "control": ControlSection,
+    "pipeline": PipelineSection,
     "engine": EngineSection,
     "outputs": DeltaSection,
 }

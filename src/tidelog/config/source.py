@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from urllib.parse import urlencode, urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -48,7 +48,7 @@ SnapshotMode = Literal[
 ]
 
 
-class SnapshotConfiguration(Section):
+class SnapshotSection(Section):
     """The decisions of `source.snapshot`, one by one."""
 
     data: Literal["once", "always", "never"] = Field(
@@ -108,7 +108,7 @@ class SourceSection(Section):
     snapshot_mode: DumpMode = Field(
         default="incremental", description="How the dump at start reads."
     )
-    snapshot_configuration: SnapshotConfiguration | None = Field(
+    snapshot_configuration: SnapshotSection | None = Field(
         default=None, description="For `snapshot: configuration_based`: the single decisions."
     )
     snapshot_class: str | None = Field(

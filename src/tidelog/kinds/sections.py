@@ -279,7 +279,7 @@ def _check_limits(limits: tuple[int, int]) -> tuple[int, int]:
     return limits
 
 
-class DecimalLimits(Section):
+class DecimalSection(Section):
     """The digits of a decimal."""
 
     decimal: Annotated[tuple[int, int], AfterValidator(_check_limits)] = Field(
@@ -298,7 +298,7 @@ class TypesSection(Section):
         "value of other `dimensions`, or whose first index is not 1, is left out. `text`: they are "
         "PostgreSQL's text, such as `{1,2}`.",
     )
-    numeric: Literal["text"] | DecimalLimits = Field(
+    numeric: Literal["text"] | DecimalSection = Field(
         default="text",
         description="Of PostgreSQL's `numeric` without limits or of more than 38 digits. "
         "`text`: all digits. `{decimal: [38, 18]}`: a decimal; a table with a value that it "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.outputs.base.sections import (
-    DebeziumModes,
+    DebeziumSection,
     ExecutorSection,
     KeylessPolicy,
     SkippedOperations,
@@ -29,7 +29,7 @@ class MessagesSection(Protocol):
     def format(self) -> str: ...
 
     @property
-    def debezium(self) -> DebeziumModes | None: ...
+    def debezium(self) -> DebeziumSection | None: ...
 
     @property
     def skipped_operations(self) -> SkippedOperations | None: ...

@@ -16,7 +16,7 @@ from tests.support.kafka import KafkaServer
 
 from tidelog.app.base.outputs import make_output
 from tidelog.app.web.http_server import RestServer
-from tidelog.config import Rest, parse_config
+from tidelog.config import RestSection, parse_config
 from tidelog.outputs.base.sections import StepSection
 from tidelog.spark.datasource.segment_rows import batch_of
 
@@ -79,7 +79,7 @@ def built(tmp_path: Path) -> BuiltLog:
 
 @pytest.fixture
 def registry(tmp_path: Path, built: BuiltLog) -> Iterator[httpx.Client]:
-    rest = Rest.model_validate({"port": 0, "token": TOKEN})
+    rest = RestSection.model_validate({"port": 0, "token": TOKEN})
     server = RestServer(rest, lambda: None, built.path)
     server.start()
     try:

@@ -12,7 +12,7 @@ from tests.support.pgoutput_messages import Value
 from tests.unit.spark.avro_rows import CELLS, Told, everything, register
 
 from tidelog.app.web.http_server import RestServer
-from tidelog.config import Rest
+from tidelog.config import RestSection
 from tidelog.eventlog.schemas import MessageSchemaStore
 from tidelog.outputs.formatters import formatter
 from tidelog.ports import SchemaFormatter
@@ -52,7 +52,7 @@ def test_confluents_deserializer_reads_every_type(tmp_path: Path) -> None:
 
     built = BuiltLog(tmp_path / "log")
     first, second, tombstone = written(built)
-    rest = Rest.model_validate({"port": 0, "token": TOKEN})
+    rest = RestSection.model_validate({"port": 0, "token": TOKEN})
     server = RestServer(rest, lambda: None, built.path)
     server.start()
     try:

@@ -20,7 +20,7 @@ from tidelog.capture.dumps.store import KEEP_FINISHED
 from tidelog.capture.notifications import Notification
 from tidelog.capture.pauses import ReadingPause
 from tidelog.config import Config
-from tidelog.config.control import KafkaChannel
+from tidelog.config.control import KafkaChannelSection
 from tidelog.control.channels.file import SignalFile
 from tidelog.control.commands import Handover
 from tidelog.control.handler import CommandHandler
@@ -234,7 +234,7 @@ def notification_location(config: Config) -> KafkaTopic | None:
     return _location(section, section.topic) if section is not None and wanted else None
 
 
-def _location(section: KafkaChannel, topic: str) -> KafkaTopic:
+def _location(section: KafkaChannelSection, topic: str) -> KafkaTopic:
     from tidelog.control.channels.kafka import KafkaTopic
 
     given = {name: value.get_secret_value() for name, value in section.settings.items()}

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from tidelog.capture.dumps.state import DumpState
-from tidelog.config.models import ScheduledDump
+from tidelog.config.models import ScheduledDumpSection
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import CommandIdReusedError
 from tidelog.model.units import printable
@@ -42,7 +42,7 @@ class DumpSchedule:
 
     def __init__(
         self,
-        schedules: Sequence[ScheduledDump],
+        schedules: Sequence[ScheduledDumpSection],
         *,
         state: StateStore,
         mailbox: Mailbox,
@@ -68,7 +68,7 @@ class DumpSchedule:
         for schedule in self._schedules:
             self._act(schedule, now)
 
-    def _act(self, schedule: ScheduledDump, now: datetime) -> None:
+    def _act(self, schedule: ScheduledDumpSection, now: datetime) -> None:
         requested = self._requested.get(schedule.name) or self._load(schedule)
         due = schedule.last_due(now)
         if requested is None:  # it is new or changed: times before that are not requested
@@ -85,7 +85,7 @@ class DumpSchedule:
                 )
             self._store(schedule, due)
 
-    def _request(self, schedule: ScheduledDump, due: datetime) -> None:
+    def _request(self, schedule: ScheduledDumpSection, due: datetime) -> None:
         command = schedule.command(due)
         try:
             sent = self._mailbox.send(command, key=f"{PREFIX}{command.dump_id}")
@@ -114,17 +114,17 @@ class DumpSchedule:
                 return dump.dump_id
         return None
 
-    def _load(self, schedule: ScheduledDump) -> datetime | None:
+    def _load(self, schedule: ScheduledDumpSection) -> datetime | None:
         document = self._state.get(PREFIX + schedule.name)
         if document is None or document.value["times"] != _times(schedule):
             return None
         return datetime.fromisoformat(document.value["asked"])
 
-    def _store(self, schedule: ScheduledDump, at: datetime) -> None:
+    def _store(self, schedule: ScheduledDumpSection, at: datetime) -> None:
         value = {"asked": at.isoformat(), "times": _times(schedule)}
         self._state.put(PREFIX + schedule.name, value, None)
         self._requested[schedule.name] = at
 
 
-def _times(schedule: ScheduledDump) -> list[str]:
+def _times(schedule: ScheduledDumpSection) -> list[str]:
     return [schedule.cron, schedule.time_zone]

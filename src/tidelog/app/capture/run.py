@@ -429,9 +429,7 @@ class Capture(BackgroundService):
             unsupported=unsupported,
             state=retrying_state,
             reading_pause=reading_pause,
-            guard=LogGuard(
-                WhenLogInDanger(source.when_log_in_danger), source.danger_bytes, gate
-            ),
+            guard=LogGuard(WhenLogInDanger(source.when_log_in_danger), source.danger_bytes, gate),
             maintenance=SessionMaintenance(
                 commands=channels.act,
                 maintain=maintenance.act,

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tidelog.app.overview.remote_control import status
 from tidelog.config import Config
-from tidelog.config.control import CommandAlert, WebhookAlert
+from tidelog.config.control import CommandAlertSection, WebhookAlertSection
 from tidelog.errors import StateConflictError, StateError, TidelogError
 from tidelog.ports import StateStore
 from tidelog.results import Problem, Severity
@@ -134,9 +134,9 @@ class AlertNotDeliveredError(Exception):
     """Raised when an alert was not delivered; its text has no part of message or URL's path."""
 
 
-def sender(alert: WebhookAlert | CommandAlert) -> Send:
+def sender(alert: WebhookAlertSection | CommandAlertSection) -> Send:
     """Return the function that sends an alert. Raises MissingExtraError without httpx."""
-    if isinstance(alert, CommandAlert):
+    if isinstance(alert, CommandAlertSection):
         return lambda message: _run(alert, message)
     check_installed("httpx")
     return lambda message: _post(alert, message)
@@ -166,7 +166,7 @@ def _line(each: dict[str, Any]) -> str:
     return f"{each['sentence']} {each['remedy']}".strip()
 
 
-def _post(alert: WebhookAlert, message: dict[str, Any]) -> None:
+def _post(alert: WebhookAlertSection, message: dict[str, Any]) -> None:
     import httpx
 
     url = alert.url.get_secret_value()
@@ -185,7 +185,7 @@ def _post(alert: WebhookAlert, message: dict[str, Any]) -> None:
         raise AlertNotDeliveredError(f"{host} answers HTTP {code}")
 
 
-def _run(alert: CommandAlert, message: dict[str, Any]) -> None:
+def _run(alert: CommandAlertSection, message: dict[str, Any]) -> None:
     program = alert.command[0]
     try:
         done = subprocess.run(  # noqa: S603 - the configuration's own command, without a shell

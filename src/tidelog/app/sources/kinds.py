@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypedDict
 import pyarrow as pa
 
 from tidelog.config import Config
-from tidelog.config.source import AnySource, SnapshotConfiguration
+from tidelog.config.source import AnySource, SnapshotSection
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import SOURCE_KINDS
 from tidelog.model.records import Resume
@@ -196,7 +196,7 @@ def source_kind(config: Config) -> SourceKind:
 class _Configured(Snapshotter):
     """A snapshotter that returns configured decisions."""
 
-    def __init__(self, configuration: SnapshotConfiguration) -> None:
+    def __init__(self, configuration: SnapshotSection) -> None:
         self._configuration = configuration
 
     def should_snapshot(self, begun: bool, unfinished: bool) -> bool:
@@ -214,11 +214,11 @@ class _Configured(Snapshotter):
 
 
 MODES: Final = {
-    "initial": SnapshotConfiguration(),
-    "initial_only": SnapshotConfiguration(stream=False),
-    "no_data": SnapshotConfiguration(data="never", new_tables=False),
-    "when_needed": SnapshotConfiguration(on_gap=True),
-    "always": SnapshotConfiguration(data="always"),
+    "initial": SnapshotSection(),
+    "initial_only": SnapshotSection(stream=False),
+    "no_data": SnapshotSection(data="never", new_tables=False),
+    "when_needed": SnapshotSection(on_gap=True),
+    "always": SnapshotSection(data="always"),
 }
 
 

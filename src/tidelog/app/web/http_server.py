@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from tidelog.app.base.log_location import event_log_path
 from tidelog.app.web.metrics import MetricValues
-from tidelog.config import Config, Rest
+from tidelog.config import Config, RestSection
 from tidelog.config.loading import config_by_database
 from tidelog.errors import UsageError
 from tidelog.eventlog.schemas import MessageSchemaStore
@@ -132,7 +132,7 @@ def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
     return (token,) if reading is None else (token, reading.get_secret_value())
 
 
-def _web(config: Config, rest: Rest, rate_limit: TokenRateLimit) -> Web:
+def _web(config: Config, rest: RestSection, rate_limit: TokenRateLimit) -> Web:
     from tidelog.app.web.routes import Web, tokens_of
     from tidelog.app.web.site import Site
 
@@ -181,7 +181,7 @@ class RestServer:
 
     def __init__(
         self,
-        rest: Rest,
+        rest: RestSection,
         leader: Callable[[], str | None],
         log_path: str,
         leader_url: Callable[[], str | None] = lambda: None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from tidelog.app.web.metrics import Known, Metric, MetricValues
-from tidelog.config.control import Otlp
+from tidelog.config.control import OtlpSection
 from tidelog.errors import MissingExtraError
 from tidelog.system.version import __version__
 
@@ -89,7 +89,7 @@ class OtlpPush:
         MissingExtraError: OpenTelemetry is not installed.
     """
 
-    def __init__(self, section: Otlp, service: str, instance: str, log_path: str) -> None:
+    def __init__(self, section: OtlpSection, service: str, instance: str, log_path: str) -> None:
         try:
             import requests
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

@@ -35,7 +35,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tidelog.app.web.site import PollResult, Site
-from tidelog.config import Rest
+from tidelog.config import RestSection
 from tidelog.control.channels.rate_limit import (
     TOO_MANY_MESSAGE,
     BusyError,
@@ -665,7 +665,7 @@ class Web:
         return int(text[:9])
 
 
-def tokens_of(rest: Rest) -> dict[Role, str]:
+def tokens_of(rest: RestSection) -> dict[Role, str]:
     """Return the tokens by role."""
     tokens = {Role.OPERATOR: rest.token.get_secret_value()}
     if rest.viewer_token is not None:

@@ -76,7 +76,7 @@ HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 Headers = dict[HeaderName, HeaderValue]
 
 
-class DeadLetter(Section):
+class DeadLetterSection(Section):
     """Where rejected records go."""
 
     path: Location = Field(
@@ -276,7 +276,7 @@ class SteppedSection(OutputSection):
 class ExecutorSection(SteppedSection):
     """The options of all kinds that write from executors."""
 
-    dead_letter: DeadLetter | None = Field(
+    dead_letter: DeadLetterSection | None = Field(
         default=None,
         description="Records that the destination rejects go there. Unset: the first one leaves "
         "out its table; where every change is delivered, it stops the output.",
@@ -334,7 +334,7 @@ class MessageSection(TypedSection):
 TYPED_FORMATS = ("flat", "cloudevents", "avro_flat")
 
 
-class DebeziumModes(Section):
+class DebeziumSection(Section):
     """How format `debezium` writes values that JSON has no type for; named like Debezium's
     properties (docs/reference/debezium.md).
     """

@@ -15,7 +15,7 @@ from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
     BuiltinKind,
-    DebeziumModes,
+    DebeziumSection,
     Headers,
     HeaderValue,
     JsonFormatName,
@@ -59,7 +59,7 @@ class HttpSection(MessageSection):
         examples=[{"X-Api-Key": "${API_KEY}"}],
     )
     format: JsonFormatName = Field(default="debezium", description="The form of the events.")
-    debezium: DebeziumModes | None = DEBEZIUM
+    debezium: DebeziumSection | None = DEBEZIUM
     skipped_operations: SkippedOperations | None = SKIPPED
     body: Literal["array", "ndjson"] = Field(
         default="array",

@@ -17,7 +17,7 @@ from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
     BuiltinKind,
-    DebeziumModes,
+    DebeziumSection,
     FormatName,
     MessageSection,
     Order,
@@ -62,7 +62,7 @@ class KafkaSection(MessageSection):
         examples=[["outbox*"]],
     )
     format: FormatName = Field(default="debezium", description="The form of the messages' values.")
-    debezium: DebeziumModes | None = DEBEZIUM
+    debezium: DebeziumSection | None = DEBEZIUM
     skipped_operations: SkippedOperations | None = SKIPPED
     tombstones: bool = Field(
         default=True, description="After a delete, a message with its key and no value."

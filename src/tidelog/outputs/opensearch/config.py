@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tidelog.outputs.opensearch.client import ClusterOptions
 
 
-class DocumentPart(Section):
+class DocumentPartSection(Section):
     """A part of a document that another table contributes."""
 
     table: str = Field(
@@ -52,7 +52,7 @@ class DocumentPart(Section):
     )
 
 
-class JoinedDocument(Section):
+class DocumentSection(Section):
     """Documents that several tables contribute to, in an index of their own."""
 
     index: str = Field(min_length=1, description="Name of the alias.", examples=["orders"])
@@ -61,10 +61,12 @@ class JoinedDocument(Section):
         description="The captured table whose rows the documents are; its columns are theirs.",
         examples=["shop.orders"],
     )
-    parts: list[DocumentPart] = Field(min_length=1, description="What other tables contribute.")
+    parts: list[DocumentPartSection] = Field(
+        min_length=1, description="What other tables contribute."
+    )
 
     @model_validator(mode="after")
-    def _tables_differ(self) -> JoinedDocument:
+    def _tables_differ(self) -> DocumentSection:
         tables = [self.root, *(part.table for part in self.parts)]
         names = [part.name for part in self.parts]
         if len(set(tables)) < len(tables) or len(set(names)) < len(names):
@@ -116,7 +118,7 @@ class OpenSearchSection(TypedSection):
         description="By table or pattern, by column: OpenSearch mappings in place of the default.",
         examples=[{"public.products": {"name": {"type": "text", "analyzer": "german"}}}],
     )
-    documents: list[JoinedDocument] = Field(
+    documents: list[DocumentSection] = Field(
         default=[],
         description="Tables that share documents, instead of an index for each; see *documents*.",
     )

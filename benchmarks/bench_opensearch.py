@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import psutil
 from tests.support.build_log import BuiltLog
+from tests.support.opensearch import OpenSearchServer
 
 from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, drawn, report
 from benchmarks.table import Row, show
-from tidelog.demo.servers.opensearch import OpenSearchServer
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.output import OpenSearchOutput

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -23,10 +24,13 @@ from typing import Any
 import tidelog
 from tidelog import Config, load_config
 from tidelog.demo.servers.mysql import MySqlServer
-from tidelog.demo.servers.opensearch import OpenSearchServer
 from tidelog.demo.servers.postgres import PostgresServer
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parents[1]))  # for the servers of the tests
+
+from tests.support.opensearch import OpenSearchServer  # noqa: E402
+
 CATALOGUE = """
 CREATE TABLE films (id int PRIMARY KEY, title text, year int);
 CREATE TABLE reviews (film_id int, reviewer text, stars int, PRIMARY KEY (film_id, reviewer));

@@ -19,8 +19,8 @@ from py4j.java_gateway import (
 from py4j.protocol import Py4JJavaError
 from tests.support.connect_jars import CONSUMER_JARS
 from tests.support.connect_worker_jars import WORKER_JARS
+from tests.support.opensearch import java
 
-from tidelog.demo.servers.opensearch import java
 from tidelog.system.maven import fetch
 
 Message = tuple[bytes | None, bytes | None]

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
+from tests.support.opensearch import install_jars, java
+
 from tidelog.demo.servers.embedded import (
     EmbeddedServer,
     free_port,
@@ -23,7 +25,6 @@ from tidelog.demo.servers.embedded import (
     server_cache,
     unprivileged_account,
 )
-from tidelog.demo.servers.opensearch import install_jars, java
 from tidelog.errors import TidelogError
 from tidelog.system.maven import Jar
 

@@ -18,11 +18,11 @@ from typing import Any, Self
 
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from tests.support.opensearch import java
 from tests.support.postgres_jdbc import postgres_jdbc_jar
 from tests.support.s3 import S3Server, hadoop_aws_jars
 
 from tidelog.demo.servers.embedded import free_port
-from tidelog.demo.servers.opensearch import java
 from tidelog.spark.sessions.jars import iceberg_jars
 from tidelog.system.maven import Jar, fetch
 

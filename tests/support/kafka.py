@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.kafka_jars import KAFKA_JARS, KAFKA_VERSION
+from tests.support.opensearch import install_jars, java
 
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity
-from tidelog.demo.servers.opensearch import install_jars, java
 from tidelog.errors import TidelogError
 
 _DEFAULT_SETTINGS: dict[str, Any] = {

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow.dataset as ds
 from pyarrow import fs
+from tests.support.opensearch import install_jars, java
 from tests.support.s3_jars import S3PROXY_JARS, S3PROXY_VERSION
 
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity
-from tidelog.demo.servers.opensearch import install_jars, java
 from tidelog.errors import TidelogError
 from tidelog.eventlog.storage import provide_options
 from tidelog.spark.sessions.jars import fetch_jars, installed_spark

@@ -22,7 +22,7 @@ sys.meta_path.insert(0, Hidden())
 TESTS = """
 import pytest
 from tidelog.spark.sessions.installation import check_java
-from tidelog.demo.servers.opensearch import java_home
+from tests.support.opensearch import java_home
 
 @pytest.fixture(scope="module")
 def spark():
@@ -32,7 +32,7 @@ def spark():
 def test_spark(spark, n): ...
 
 def test_in_its_body(monkeypatch):
-    monkeypatch.setattr("tidelog.demo.servers.opensearch._java_homes", lambda: iter(()))
+    monkeypatch.setattr("tests.support.opensearch._java_homes", lambda: iter(()))
     java_home()
 
 def test_passes(): ...

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row
+from tests.support.opensearch import OpenSearchServer
 
-from tidelog.demo.servers.opensearch import OpenSearchServer
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.indices import index_name

@@ -13,7 +13,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def _reachable(home: Path) -> Path:
     return copy
 
 
-_LIST = resources.files(__package__).joinpath("opensearch.jars")
+_LIST = Path(__file__).with_name("opensearch.jars")
 
 OPENSEARCH_JARS = parse_jar_list(_LIST.read_text(encoding="utf-8"))
 OPENSEARCH_VERSION = next(jar.version for jar in OPENSEARCH_JARS if jar.artifact == "opensearch")
@@ -138,7 +138,7 @@ class OpenSearchServer(EmbeddedServer):
             return
         fixed = self.port
         for attempt in range(5):
-            wanted = fixed or random.choice(_HTTP_PORTS)  # noqa: S311
+            wanted = fixed or random.choice(_HTTP_PORTS)
             self._write_configuration()
             with self.log_file.open("wb") as log:
                 self._spawn(self._command(wanted), log, process_identity(self._account))
@@ -169,7 +169,7 @@ class OpenSearchServer(EmbeddedServer):
         self.port = int(bound[1])
         health = f"{self.url}/_cluster/health?wait_for_status=yellow&timeout=5s"
         try:
-            with urllib.request.urlopen(health, timeout=10) as answer:  # noqa: S310
+            with urllib.request.urlopen(health, timeout=10) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False

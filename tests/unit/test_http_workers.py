@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from tidelog.app.web import metrics_routes as metrics
 from tidelog.control.channels import rest
-from tidelog.control.channels.rate_limit import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
 
 
 def test_what_hangs_is_left_and_takes_its_place_until_it_ends() -> None:

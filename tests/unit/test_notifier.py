@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tidelog import Capture, CaptureGroup
-from tidelog.app.base.channels import NOTIFICATIONS_KEPT, Notifier
 from tidelog.app.capture.run import run_capture
 from tidelog.app.pipeline.run import run_capture_and_pipeline as run_both
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.config import parse_config
+from tidelog.control.channels.notifier import NOTIFICATIONS_KEPT, Notifier
 from tidelog.errors import ConfigError
 
 

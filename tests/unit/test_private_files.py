@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.base.channels import Notifier
 from tidelog.app.sources.preflight import check_modes
 from tidelog.config import load_config
+from tidelog.control.channels.notifier import Notifier
 from tidelog.control.signal_intake import skipped
 from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.outputs.base.writer import JsonDeadLetters

@@ -12,8 +12,8 @@ from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.pipeline.run import run_capture_and_pipeline
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import config_by_database, databases_of
-from tidelog.engine.options import refuse_coroutine_function
 from tidelog.errors import ConfigError
+from tidelog.system.callbacks import refuse_coroutine_function
 
 _POLL_S: Final = 0.1
 

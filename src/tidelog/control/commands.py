@@ -13,6 +13,7 @@ proportion to the name, and in return has no look-around and no back-references.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ from tidelog.model.dump_options import DumpMode, RunTimeOptions
 from tidelog.model.patterns import EXCLUDE, all_but, check_listed, excludes, matches
 from tidelog.model.schema import TableName, double_quoted
 from tidelog.model.units import parse_bytes, parse_milliseconds, printable
+
+
+def digest(text: str | bytes, length: int = 16) -> str:
+    """Return a digest of what was sent, for a key or an id."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:length]
+
 
 # The tables of a command.
 

@@ -9,7 +9,6 @@ tables are read in the order of their own key; a blocking snapshot's filter must
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from tidelog.control.commands import (
     StopSnapshot,
     any_case,
     build_command,
+    digest,
 )
 from tidelog.control.conditions import condition_of_filter
 from tidelog.errors import UsageError
@@ -87,12 +87,12 @@ def dump_id_of(signal_id: str) -> str:
     if _DUMP_ID.fullmatch(signal_id) and not OUR_IDS.fullmatch(signal_id):
         return signal_id
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", signal_id)[:40].strip("-")
-    return f"{slug or 'signal'}-{_digest(signal_id)}"
+    return f"{slug or 'signal'}-{digest(signal_id)}"
 
 
 def another_dump_id(dump_id: str, command_id: str) -> str:
     """The dump's id if an earlier signal with the same id has taken it."""
-    return f"{dump_id[:47]}-{_digest(command_id)}"
+    return f"{dump_id[:47]}-{digest(command_id)}"
 
 
 # ---------------------------------------------------------------- one function for each type
@@ -213,7 +213,3 @@ def _object(text: str, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{what} is not a JSON object")
     return value
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

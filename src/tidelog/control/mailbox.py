@@ -13,7 +13,6 @@ under a key: ``given/<digest of the key>`` has the id that the command got the f
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -21,9 +20,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from tidelog.control.commands import Command, command_from_json
+from tidelog.control.commands import Command, command_from_json, digest
 from tidelog.errors import (
     CommandIdReusedError,
     Policy,
@@ -46,6 +46,7 @@ _GIVEN = "given/"
 _KEEP_RESULTS_MS = 7 * 86_400_000
 MOST_AT_ONCE = 100
 MOST_BEGUN = 2
+_digest = partial(digest, length=40)
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULID has it
 _id_lock = threading.Lock()
 _last_id = 0
@@ -135,29 +136,29 @@ class Mailbox:
             self._state.put(_COMMANDS + command_id, document, 0)
             self.given.set()
             return command_id
-        command_id, digest, content = self._give(key, document)
+        command_id, given, content = self._give(key, document)
         if content != _digest(json.dumps(document, sort_keys=True)):
             raise CommandIdReusedError("this id was used before, for something else")
         if self.outcome(command_id) is None:
-            self._put_once(_COMMANDS + command_id, {**document, "given": digest})
+            self._put_once(_COMMANDS + command_id, {**document, "given": given})
         return command_id
 
     def refuse(self, error: UsageError, key: str) -> str:
         """Record that what was sent under ``key`` can't be executed; returns the outcome's id."""
-        command_id, digest, _content = self._give(key, None)
+        command_id, given, _content = self._give(key, None)
         value = Outcome(command_id, {}, str(error), usage=True).to_json()
-        self._put_once(_RESULTS + command_id, {**value, "given": digest})
+        self._put_once(_RESULTS + command_id, {**value, "given": given})
         return command_id
 
     def _give(self, key: str, document: Any) -> tuple[str, str, str]:
         """The id for the key, new or existing; the digests of key and content."""
-        digest = _digest(key)
+        given = _digest(key)
         content = _digest(json.dumps(document, sort_keys=True))
-        self._put_once(_GIVEN + digest, {"id": new_id(), "content": content})
-        document_given = self._state.get(_GIVEN + digest)
+        self._put_once(_GIVEN + given, {"id": new_id(), "content": content})
+        document_given = self._state.get(_GIVEN + given)
         if document_given is None:  # removed just now, after a week
             return self._give(key, document)
-        return document_given.value["id"], digest, document_given.value["content"]
+        return document_given.value["id"], given, document_given.value["content"]
 
     def _put_once(self, name: str, value: dict[str, Any]) -> None:
         try:
@@ -279,10 +280,6 @@ class Mailbox:
                 self._state.delete(_GIVEN + document.value["given"])
             self._state.delete(key)
         return len(old)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ a notification; the channel continues.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 from tidelog.capture.notifications import Notification, NotificationType, Notify
 from tidelog.control import plain_conditions
-from tidelog.control.commands import Command, ExecuteSnapshot
+from tidelog.control.commands import Command, ExecuteSnapshot, digest
 from tidelog.control.debezium import Signal, dump_id_of, parse
 from tidelog.control.mailbox import Mailbox, new_id
 from tidelog.errors import UsageError
@@ -71,7 +70,7 @@ class SignalIntake:
         """
         # After a file was truncated, or a log restored, a place may have another signal.
         text = f"{signal.signal_id}\0{signal.type}\0{signal.data}"
-        key = f"{place}:{_digest(text)}"
+        key = f"{place}:{digest(text)}"
         try:
             command = parse(signal, coordinates=place)
             if plain:
@@ -82,7 +81,7 @@ class SignalIntake:
 
     def refuse(self, text: bytes, error: UsageError, place: str) -> str:
         """Record that ``text``, in the place of a signal, is none."""
-        return self._refuse("", error, place, f"{place}:{_digest(text)}")
+        return self._refuse("", error, place, f"{place}:{digest(text)}")
 
     def _refuse(self, signal_id: str, error: UsageError, place: str, key: str) -> str:
         logger.warning("signal at %s is skipped: %s", place, error)
@@ -196,8 +195,3 @@ def _cut(text: str | None) -> str | None:
 
 def _is_too_long(text: str) -> bool:
     return len(text.encode("utf-8", "surrogatepass")) > MAX_SIGNAL_BYTES
-
-
-def _digest(text: str | bytes) -> str:
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return hashlib.sha256(data).hexdigest()[:16]

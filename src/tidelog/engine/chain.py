@@ -12,15 +12,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tidelog.engine.events import Event, Events
-from tidelog.engine.options import (
-    Retries,
-    StoppingError,
-    WorkNotDoneError,
-    refuse_awaitable,
-    refuse_coroutine,
-)
+from tidelog.engine.options import Retries, StoppingError
 from tidelog.engine.ports import Consumer, Message, Messages, Serializer, Transform
 from tidelog.errors import ConsumerError, TidelogError
+from tidelog.system.callbacks import WorkNotDoneError, refuse_awaitable, refuse_coroutine
 from tidelog.system.private_files import create_directory, create_file, fsync_directory
 
 # Dead letters: events that the program's code rejects are written to a file and skipped.

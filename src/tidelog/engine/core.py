@@ -19,15 +19,7 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 from tidelog.engine.chain import DeadLetterFile, ProcessorChain
-from tidelog.engine.options import (
-    EngineOptions,
-    Retries,
-    WorkNotDoneError,
-    is_awaited_transform,
-    is_coroutine_function,
-    refuse_coroutine,
-    refuse_coroutine_function,
-)
+from tidelog.engine.options import EngineOptions, Retries
 from tidelog.engine.ports import (
     ChangeConsumer,
     Clock,
@@ -61,6 +53,13 @@ from tidelog.errors import (
     EngineStateError,
     TaskStartError,
     message_without_values,
+)
+from tidelog.system.callbacks import (
+    WorkNotDoneError,
+    is_awaited_transform,
+    is_coroutine_function,
+    refuse_coroutine,
+    refuse_coroutine_function,
 )
 
 # The states of an engine, and the only code that changes them.

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 from tidelog.engine.chain import Lane, ProcessorChain
 from tidelog.engine.events import Event, Events
-from tidelog.engine.options import StoppingError, function_name, refuse_coroutine
+from tidelog.engine.options import StoppingError
 from tidelog.engine.ports import (
     ChangeConsumer,
     Committer,
@@ -32,6 +32,7 @@ from tidelog.engine.ports import (
 )
 from tidelog.engine.running_task import TaskCommitter
 from tidelog.model.schema import TableName
+from tidelog.system.callbacks import function_name, refuse_coroutine
 
 T = TypeVar("T", Event, Message, Event | Message)
 

@@ -14,16 +14,11 @@ import numpy as np
 
 from tidelog.engine.event_batches import Share
 from tidelog.engine.events import Event, Events
-from tidelog.engine.options import (
-    EngineOptions,
-    Retries,
-    StoppingError,
-    WorkNotDoneError,
-    refuse_coroutine,
-)
+from tidelog.engine.options import EngineOptions, Retries, StoppingError
 from tidelog.engine.ports import Clock, EndReachedError, Message, SourceTask
 from tidelog.errors import ConsumerError, TaskStartError
 from tidelog.model.records import Int64s
+from tidelog.system.callbacks import WorkNotDoneError, refuse_coroutine
 
 # The committer: consumers mark events, the task's thread commits offsets.
 

@@ -29,16 +29,14 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from tidelog.engine.chain import BufferedDeadLetters, Lane, Letter, ProcessorChain, as_shares
 from tidelog.engine.events import Event, Events
-from tidelog.engine.options import (
-    EngineOptions,
-    Retries,
-    StoppingError,
+from tidelog.engine.options import EngineOptions, Retries, StoppingError
+from tidelog.engine.ports import Consumer, Message, Serializer, Transform
+from tidelog.errors import ConfigError, ConsumerError, EngineStateError, TidelogError
+from tidelog.system.callbacks import (
     is_asynchronous_generator_function,
     is_coroutine_function,
     refuse_coroutine,
 )
-from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.errors import ConfigError, ConsumerError, EngineStateError, TidelogError
 
 _GROUPS: Final = 4  # per worker, if jobs are cheap: enough that all end together
 

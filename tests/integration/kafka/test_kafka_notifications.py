@@ -13,11 +13,11 @@ import pytest
 from tests.integration.kafka.channel_topics import Topic, wait_for
 from tests.support.kafka import KafkaServer
 
-from tidelog.app.base.channels import Notifier
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.control.channels import kafka as channels_kafka
 from tidelog.control.channels import kafka as kafka_notifications
 from tidelog.control.channels.kafka import MOST_WAITING, KafkaNotifications, KafkaTopic
+from tidelog.control.channels.notifier import Notifier
 
 pytestmark = pytest.mark.integration
 

@@ -33,7 +33,7 @@ from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.config import Config
 from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.events import Events
-from tidelog.engine.options import BATCH_SIZE, refuse_coroutine
+from tidelog.engine.options import BATCH_SIZE
 from tidelog.engine.ports import EndReachedError
 from tidelog.errors import (
     ConfigError,
@@ -51,6 +51,7 @@ from tidelog.model.records import Int64s
 from tidelog.outputs.base.sections import StepSection
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
+from tidelog.system.callbacks import refuse_coroutine
 from tidelog.system.processes import has_ended, this_process, unix_ms
 
 # The members of a group, and the tasks that read their partitions.

@@ -30,7 +30,7 @@ from tidelog.control.mailbox import Outcome
 from tidelog.engine.chain import DeadLetterFile
 from tidelog.engine.core import EngineState, MakeRecordProcessor, assemble
 from tidelog.engine.events import Event, Events
-from tidelog.engine.options import EngineOptions, refuse_coroutine_function
+from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
     ChangeConsumer,
     Committer,
@@ -47,6 +47,7 @@ from tidelog.engine.running_task import MOST_OPEN_BATCHES
 from tidelog.engine.workers import EventWork, MakeWorkers, Workers
 from tidelog.errors import ConfigError, EngineStateError
 from tidelog.outputs.base.sections import StepSection
+from tidelog.system.callbacks import refuse_coroutine_function
 
 # The engine as an iterator: an event is done when the program asks for the next one.
 

@@ -18,7 +18,7 @@ from tidelog.codecs.cell_positions import missing_names
 from tidelog.codecs.decode import decode, expand_key_changes, expanded_ops, find_key_changes
 from tidelog.engine.event_batches import EventBatch, event_schema
 from tidelog.engine.events import Events
-from tidelog.engine.options import BATCH_SIZE, WorkNotDoneError, refuse_coroutine
+from tidelog.engine.options import BATCH_SIZE
 from tidelog.errors import ConsumerError, EventLogError, OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
@@ -26,6 +26,7 @@ from tidelog.model.records import Int64s, RecordKind
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.sections import StepSection
 from tidelog.ports import SourceId
+from tidelog.system.callbacks import WorkNotDoneError, refuse_coroutine
 
 
 def decoded_events(

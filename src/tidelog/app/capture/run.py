@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from tidelog.app.base.channels import Channels, OnNotification, check_channels
+from tidelog.app.base.channels import Channels, check_channels
 from tidelog.app.base.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.base.instances import InstanceRegistration, this_holder
 from tidelog.app.base.last_results import CAPTURE, storing_end
@@ -60,9 +60,9 @@ from tidelog.capture.unsupported_tables import REFUSED_KEY, CheckingCatalogue, U
 from tidelog.capture.windows import Windows
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import one_database_config
+from tidelog.control.channels.notifier import OnNotification
 from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
-from tidelog.engine.options import refuse_coroutine_function
 from tidelog.errors import GapError
 from tidelog.eventlog.log_files import STORE_KEY, claim_log
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -83,6 +83,7 @@ from tidelog.state.opening import (
     pays_per_request,
     poll_interval_s,
 )
+from tidelog.system.callbacks import refuse_coroutine_function
 from tidelog.system.processes import unix_ms
 
 KEYS: Final = (

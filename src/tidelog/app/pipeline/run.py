@@ -35,7 +35,6 @@ from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.capture.pauses import PipelinePause
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import one_database_config
-from tidelog.engine.options import refuse_coroutine_function
 from tidelog.errors import (
     AnotherLeaderError,
     EventLogError,
@@ -46,6 +45,7 @@ from tidelog.errors import (
 from tidelog.outputs.base.lease_file import LeaseFile
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
+from tidelog.system.callbacks import refuse_coroutine_function
 from tidelog.system.processes import suspended_s
 
 if TYPE_CHECKING:

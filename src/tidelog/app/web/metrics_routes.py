@@ -17,12 +17,10 @@ from starlette.routing import Route
 from tidelog.app.web.metrics import MetricValues
 from tidelog.control.channels.rate_limit import (
     ACCEPTED,
-    BusyError,
-    RequestWorkers,
-    SilentError,
     TokenRateLimit,
     check_token,
 )
+from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
 
 THREADS: Final = 4
 PATIENCE_S, HEALTH_PATIENCE_S = 10.0, 3.0

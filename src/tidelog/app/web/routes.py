@@ -38,11 +38,9 @@ from tidelog.app.web.site import PollResult, Site
 from tidelog.config import RestSection
 from tidelog.control.channels.rate_limit import (
     TOO_MANY_MESSAGE,
-    BusyError,
-    RequestWorkers,
-    SilentError,
     TokenRateLimit,
 )
+from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
 from tidelog.control.commands import COMMANDS, Command, ExecuteSnapshot, command_from_json
 from tidelog.control.mailbox import new_id
 from tidelog.errors import Policy, TidelogError, UsageError

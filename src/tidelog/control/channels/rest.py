@@ -24,12 +24,10 @@ from tidelog.control.channels.rate_limit import (
     ACCEPTED,
     MISSING,
     TOO_MANY_MESSAGE,
-    BusyError,
-    RequestWorkers,
-    SilentError,
     TokenRateLimit,
     check_token,
 )
+from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
 from tidelog.control.commands import (
     Command,
     DumpId,

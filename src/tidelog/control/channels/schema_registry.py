@@ -19,12 +19,10 @@ from tidelog.control.channels.rate_limit import (
     ACCEPTED,
     MISSING,
     TOO_MANY_MESSAGE,
-    BusyError,
-    RequestWorkers,
-    SilentError,
     TokenRateLimit,
     check_token,
 )
+from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
 from tidelog.errors import TidelogError
 from tidelog.eventlog.schemas import MessageSchema, MessageSchemaStore
 

@@ -29,7 +29,7 @@ import psycopg
 from benchmarks.table import Row, show
 from tidelog import app
 from tidelog.config import Config, load_config
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.demo.servers.postgres import PostgresServer
 
 TABLE = """
@@ -228,7 +228,7 @@ def dump(quick: bool) -> list[Row]:
                 os.kill(process.pid, signal.SIGUSR1)
                 if with_dump:
                     began = time.perf_counter()
-                    command = ExecuteSnapshot(dump_id="bench", tables=("public.orders",))
+                    command = StartDump(dump_id="bench", tables=("public.orders",))
                     app.send_command(here.config, command, timeout_s=10)
                     finished = app.dump_wait(here.config, "bench", timeout_s=600).to_dict()
                     took = (finished["finished_ms"] - finished["requested_ms"]) / 1000

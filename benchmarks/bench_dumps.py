@@ -30,7 +30,7 @@ from benchmarks.table import Row, show
 from tidelog import app
 from tidelog.capture.dumps.refetch_queue import KeySets
 from tidelog.capture.session.start import STATUS_KEY
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, StopSnapshot
+from tidelog.control.commands import CancelDump, SetDumpOptions, StartDump
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState
 
@@ -67,7 +67,7 @@ class Dumps:
 
     def begin(self, **scope: Any) -> str:
         dump_id = uuid.uuid4().hex
-        command = ExecuteSnapshot(dump_id=dump_id, tables=(TABLE_NAME,), **scope)
+        command = StartDump(dump_id=dump_id, tables=(TABLE_NAME,), **scope)
         outcome = app.send_command(self.here.config, command, timeout_s=60).to_dict()
         if outcome["error"] is not None:
             raise RuntimeError(outcome["error"])
@@ -180,7 +180,7 @@ def loaded(dumps: Dumps) -> list[Row]:
                     rate = done["rows_read"] / (until_ms - done["started_ms"]) * 1000
                 os.kill(process.pid, signal.SIGUSR2)
                 until = time.time()
-                app.send_command(dumps.here.config, StopSnapshot(), timeout_s=30)
+                app.send_command(dumps.here.config, CancelDump(), timeout_s=30)
             process.terminate()
             log_p99 = result(process)["latency_ms"]["p99"]
             found[case].append((rate, source_p99_ms(lines, since, until), log_p99))

@@ -33,7 +33,7 @@ from benchmarks.mysql_orders import (
 from benchmarks.table import Row, show
 from tidelog import app
 from tidelog.codecs.decode import decode as decode_records
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
+from tidelog.control.commands import SetDumpOptions, StartDump
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableSchema
@@ -199,7 +199,7 @@ def dump(kind: str, quick: bool) -> list[Row]:
                 time.sleep(3)
                 os.kill(process.pid, signal.SIGUSR1)
                 if with_dump:
-                    command = ExecuteSnapshot(dump_id="bench", tables=(f"{DATABASE}.orders",))
+                    command = StartDump(dump_id="bench", tables=(f"{DATABASE}.orders",))
                     app.send_command(here.config, command, timeout_s=30)
                     finished = app.dump_wait(here.config, "bench", timeout_s=600).to_dict()
                     took = (finished["finished_ms"] - finished["requested_ms"]) / 1000

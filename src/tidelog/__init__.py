@@ -14,7 +14,7 @@ Configure:
 
 Ask and compare:
     status: what `tidelog status` shows
-    wait_finalized: waits until outputs have a dump
+    wait_delivered: waits until outputs have a dump
     verify_outputs: compares source and copies
     repair, missing_keys: reads the rows of given keys again; the keys that the source lacks
 
@@ -65,7 +65,7 @@ __all__ = [
     "spark",
     "status",
     "verify_outputs",
-    "wait_finalized",
+    "wait_delivered",
 ]
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from tidelog.app.capture.recovery import repair
     from tidelog.app.capture.run import Capture
     from tidelog.app.multi_capture import CaptureGroup
-    from tidelog.app.overview.remote_control import status, wait_finalized
+    from tidelog.app.overview.remote_control import status, wait_delivered
     from tidelog.app.pipeline.run import Pipeline
     from tidelog.app.sources.keys import missing_keys
     from tidelog.app.verification import verify_outputs
@@ -110,6 +110,6 @@ else:
         "repair": "tidelog.app.capture.recovery",
         "status": "tidelog.app.overview.remote_control",
         "verify_outputs": "tidelog.app.verification",
-        "wait_finalized": "tidelog.app.overview.remote_control",
+        "wait_delivered": "tidelog.app.overview.remote_control",
     }
     __getattr__ = lazy_names(__name__, _LAZY, ("commands", "ext", "results", "spark"))

@@ -8,31 +8,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "ExecuteSnapshot",
+    "CancelDump",
     "LogMessage",
     "Outcome",
+    "PauseDump",
     "PauseLog",
     "PausePipeline",
-    "PauseSnapshot",
+    "ResumeDump",
     "ResumeLog",
     "ResumePipeline",
-    "ResumeSnapshot",
     "SetDumpOptions",
-    "StopSnapshot",
+    "StartDump",
 ]
 
 if TYPE_CHECKING:
     from tidelog.control.commands import (
-        ExecuteSnapshot,
+        CancelDump,
         LogMessage,
+        PauseDump,
         PauseLog,
         PausePipeline,
-        PauseSnapshot,
+        ResumeDump,
         ResumeLog,
         ResumePipeline,
-        ResumeSnapshot,
         SetDumpOptions,
-        StopSnapshot,
+        StartDump,
     )
     from tidelog.control.mailbox import Outcome
 else:

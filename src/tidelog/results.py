@@ -572,7 +572,7 @@ class ForgottenEngine(CallResult):
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys(CallResult):
-    """Keys that were stored, for `tidelog.commands.ExecuteSnapshot`."""
+    """Keys that were stored, for `tidelog.commands.StartDump`."""
 
     tables: tuple[str, ...]
     key_set: str

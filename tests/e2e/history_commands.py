@@ -19,12 +19,12 @@ from tidelog.capture.dumps.store import AUTOMATIC, DUMP_PREFIX
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import (
+    CancelDump,
     Command,
-    ExecuteSnapshot,
-    PauseSnapshot,
-    ResumeSnapshot,
+    PauseDump,
+    ResumeDump,
     SetDumpOptions,
-    StopSnapshot,
+    StartDump,
 )
 from tidelog.errors import TidelogError
 from tidelog.state.opening import open_state
@@ -97,7 +97,7 @@ class Commander:
             ask = self._keys(dump_id, table)
         if "where" in ask or "conditions" in ask:
             self.asked[dump_id] = Asked(where=_even)
-        self._send(ExecuteSnapshot(dump_id=dump_id, **ask))
+        self._send(StartDump(dump_id=dump_id, **ask))
 
     def _keys(self, dump_id: str, table: Table) -> dict[str, Any]:
         rng = self._rng
@@ -122,7 +122,7 @@ class Commander:
             return
         dump_id = self._some_dump() if self._rng.random() < 0.5 else None
         self._resume_at = time.monotonic() + 0.5 + self._rng.random() * (self._spec.pause_s - 0.5)
-        outcome = self._send(PauseSnapshot(dump_id=dump_id), ACT_S)
+        outcome = self._send(PauseDump(dump_id=dump_id), ACT_S)
         for paused in (outcome or {}).get("dumps", ()):
             under_way = self._being_read()
             self._paused.append(
@@ -142,7 +142,7 @@ class Commander:
             self.standstills.append(
                 Standstill(still.dump_id, (), "paused", still.since, until, still.under_way)
             )
-        self._send(ResumeSnapshot(), 1.0)
+        self._send(ResumeDump(), 1.0)
 
     def cancel(self) -> None:
         """Cancel a dump, some of its tables, or now and then all dumps."""
@@ -157,7 +157,7 @@ class Commander:
             tables = (self._rng.choice(self._tables),)
         if dump_id is not None and dump_id.startswith(AUTOMATIC):
             self._to_dump_again = True  # what it was to mend stays wrong until the next dump
-        outcome = self._send(StopSnapshot(dump_id=dump_id, tables=tables), ACT_S)
+        outcome = self._send(CancelDump(dump_id=dump_id, tables=tables), ACT_S)
         for cancelled in (outcome or {}).get("dumps", ()):
             self.standstills.append(Standstill(cancelled, tables, "cancelled", self._source.mark()))
 

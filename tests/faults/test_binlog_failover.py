@@ -19,7 +19,7 @@ from tests.support.oracle.log import read_event_log
 from tidelog import app
 from tidelog.app.base.log_location import event_log_path
 from tidelog.config import Config, load_config
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
 from tidelog.eventlog.reader import EventLog
@@ -409,7 +409,7 @@ def test_capture_continues_on_a_promoted_replica(kind: Family, tmp_path: Path) -
         captured.promote()
         pair.insert(*range(51, 101), on=pair.replica)
         captured.wait_for(lambda: len(captured.ids()) == 100)
-        app.send_command(captured.config, ExecuteSnapshot(dump_id="again"), timeout_s=30)
+        app.send_command(captured.config, StartDump(dump_id="again"), timeout_s=30)
         captured.wait_for(lambda: captured.dumps().count("completed") == 2)
         assert captured.ids() == list(range(1, 101))
         assert capture.stop() == 0

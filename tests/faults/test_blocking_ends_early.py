@@ -10,7 +10,7 @@ from tests.integration.windows.live import Live, at, check_no_time_travel
 
 from tidelog import app
 from tidelog.capture.session import loop
-from tidelog.control.commands import StopSnapshot
+from tidelog.control.commands import CancelDump
 from tidelog.errors import ChunkLostError
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 
@@ -46,7 +46,7 @@ def test_rows_of_a_blocking_dump_that_ends_early_stand_before_the_rest_of_the_lo
         live.one("SELECT pg_sleep(1)")  # the log goes on meanwhile
 
     def cancelled() -> None:
-        app.send_command(live.config, StopSnapshot(), timeout_s=5)
+        app.send_command(live.config, CancelDump(), timeout_s=5)
 
     ends: dict[str, Callable[[], None]] = {
         "lost": lost,

@@ -18,7 +18,7 @@ from tests.small_disk import grow
 from tests.support.s3 import S3Server
 
 from tidelog import app
-from tidelog.control.commands import PauseSnapshot
+from tidelog.control.commands import PauseDump
 from tidelog.control.mailbox import Mailbox
 from tidelog.demo.servers.postgres import PostgresServer, drop_slot
 from tidelog.eventlog.log_files import to_checksummed_json
@@ -93,7 +93,7 @@ def test_frozen_leader_acts_on_no_command_when_it_wakes_up(source: Source) -> No
     source.freeze(second)  # its lease lasts for another 1.1 s
     state = SqliteState(source.config.state.url)
     mailbox = Mailbox(state)
-    command = mailbox.send(PauseSnapshot())
+    command = mailbox.send(PauseDump())
     first.send(signal.SIGCONT)
     early = mailbox.wait(command, 0.8)
     second.send(signal.SIGCONT)

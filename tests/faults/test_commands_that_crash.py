@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.faults.capture_fixture import Source
 
-from tidelog.control.commands import PauseSnapshot, ResumeSnapshot
+from tidelog.control.commands import PauseDump, ResumeDump
 from tidelog.control.mailbox import Mailbox
 from tidelog.state.sqlite import SqliteState
 
@@ -27,7 +27,7 @@ def test_command_that_ends_capture_twice_is_set_aside(source: Source) -> None:
     source.write(1, 10)
     state = SqliteState(source.config.state.url)
     mailbox = Mailbox(state)
-    fatal, other = mailbox.send(PauseSnapshot()), mailbox.send(ResumeSnapshot())
+    fatal, other = mailbox.send(PauseDump()), mailbox.send(ResumeDump())
     for _ in range(2):
         dying = source.start("command.begun:kill")
         source.wait_for(lambda dying=dying: dying.died)

@@ -23,7 +23,7 @@ from tidelog.capture.dumps import store
 from tidelog.capture.dumps.state import CHUNKS, ChunkInput, ChunkStatus, TableRun
 from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.session.loop import CaptureLoop
-from tidelog.control.commands import StopSnapshot
+from tidelog.control.commands import CancelDump
 from tidelog.errors import LeaseLostError, StateError, StorageError
 from tidelog.state.sqlite import SqliteState
 
@@ -138,7 +138,7 @@ def test_last_record_of_a_table_cancelled_meanwhile_is_not_appended(
     monkeypatch.setattr(DumpTables, "_complete_if_read", completing)
     dump_id = live.dump()
     assert waits.wait(PATIENCE_S)
-    app.send_command(live.config, StopSnapshot(dump_id=dump_id), timeout_s=PATIENCE_S)
+    app.send_command(live.config, CancelDump(dump_id=dump_id), timeout_s=PATIENCE_S)
     goes.set()
     live.dumped(live.dump())
     assert status_of(live, dump_id) == "aborted"

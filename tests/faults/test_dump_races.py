@@ -13,7 +13,7 @@ from tests.integration.windows.live import Key, Live, at, ten_rows, times_dumped
 from tidelog import app
 from tidelog.capture.dumps.chunk_planner import ChunkTask
 from tidelog.capture.dumps.chunk_task import ChunkReaders
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, StopSnapshot
+from tidelog.control.commands import CancelDump, SetDumpOptions, StartDump
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
@@ -72,7 +72,7 @@ def test_table_that_cannot_be_read_holds_up_no_other_of_a_blocking_dump(live: Li
         live.sql.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, n int)".encode())
         live.sql.execute(f"INSERT INTO {name} VALUES (1, 1)".encode())
     live.wait_for(lambda: {"public.a", "public.b"} <= live.published(), "both are published")
-    command = ExecuteSnapshot(
+    command = StartDump(
         dump_id="both",
         tables=("public.a", "public.b"),
         conditions={"public.a": "public.broken()"},
@@ -91,7 +91,7 @@ def test_cancelled_table_does_not_fail_afterwards(
     app.send_command(live.config, SetDumpOptions(parallelism=4), timeout_s=5)
 
     def looking(_reader: PostgresChunkReader, _request: ChunkRequest, _count: int) -> list[Key]:
-        app.send_command(live.config, StopSnapshot(), timeout_s=5)
+        app.send_command(live.config, CancelDump(), timeout_s=5)
         raise ChunkRefusedError("the dump's condition")
 
     monkeypatch.setattr(PostgresChunkReader, "boundaries", looking)

@@ -14,7 +14,7 @@ from tests.faults.capture_fixture import Source
 from tests.support.state_stores import STORES
 
 from tidelog import app
-from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot
+from tidelog.control.commands import PauseDump, StartDump
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage import options_of
@@ -62,7 +62,7 @@ def test_capture_continues_while_the_state_is_away_for_less_than_the_lease(
             source.wait_for(lambda: len(source.inserted()) == 20)
             server.restart()
             source.wait_for(lambda: app.status(source.config).document["leader"])
-            outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30).to_dict()
+            outcome = app.send_command(source.config, PauseDump(), timeout_s=30).to_dict()
             assert outcome["state"] == "done"
             source.wait_for(
                 lambda: "while-away" in str(app.status(source.config).document["dumps"])
@@ -93,7 +93,7 @@ def test_a_standby_continues_where_the_killed_leader_ended_and_dumps_nothing_aga
     source.wait_for(
         lambda: str(app.status(source.config).document["leader"]).endswith(f":{second.pid}")
     )
-    outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30).to_dict()
+    outcome = app.send_command(source.config, PauseDump(), timeout_s=30).to_dict()
     assert outcome["state"] == "done"
     with closing(open_state(source.config.state.location)) as state:
         assert state.keys("dump/") != []
@@ -114,7 +114,7 @@ def test_a_dump_waits_for_a_state_that_hangs_and_the_log_continues(
         source.wait_led()
         source.write(1, 600)
         source.wait_for(lambda: len(source.inserted()) == 600)
-        command = ExecuteSnapshot(dump_id="d", tables=("app.t",))
+        command = StartDump(dump_id="d", tables=("app.t",))
         asked = app.send_command(source.config, command, timeout_s=30).to_dict()
         assert asked["error"] is None
         source.wait_for(lambda: dumped(source) > 100)

@@ -23,7 +23,7 @@ from tests.support.s3 import S3Server
 
 from tidelog import app
 from tidelog.cli import watch
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError
 from tidelog.eventlog import log_poller
@@ -165,8 +165,8 @@ def test_waits_for_a_dump_make_few_requests(source: Source, network: FaultyNetwo
         source.config_file.read_text() + "outputs: [{kind: files, path: x}]"
     )
     with closing(open_state(source.config.state.location)) as state:
-        Mailbox(state).send(ExecuteSnapshot(dump_id="d1"))
-    for wait in (app.dump_wait, app.wait_finalized):
+        Mailbox(state).send(StartDump(dump_id="d1"))
+    for wait in (app.dump_wait, app.wait_delivered):
         before = len(network.asked)
         with pytest.raises(TidelogError):
             wait(source.config, "d1", timeout_s=WATCHED_S)

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from tidelog import app
 from tidelog.cli import app as cli
 from tidelog.cli.dump import sentence
-from tidelog.control.commands import ExecuteSnapshot, PauseLog, ResumeLog
+from tidelog.control.commands import PauseLog, ResumeLog, StartDump
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 from tidelog.sources.postgres.stream import replication
@@ -72,7 +72,7 @@ def test_a_paused_log_stays_paused_until_somebody_resumes_it(source: Source) -> 
     source.start()
     source.wait_for(lambda: app.status(source.config).document["epoch"] > before["epoch"])
     source.write(21, 30)
-    send(source, ExecuteSnapshot(dump_id="d1", tables=("app.t",)))
+    send(source, StartDump(dump_id="d1", tables=("app.t",)))
     send(source, PauseLog(by="another"))
     time.sleep(1.5)
     status = app.status(source.config).document

@@ -11,11 +11,11 @@ from tests.integration.windows.live import Live
 
 from tidelog import app
 from tidelog.control.commands import (
-    ExecuteSnapshot,
-    PauseSnapshot,
-    ResumeSnapshot,
+    CancelDump,
+    PauseDump,
+    ResumeDump,
     SetDumpOptions,
-    StopSnapshot,
+    StartDump,
 )
 from tidelog.sources.postgres.chunks.watermarks import TAKE_SNAPSHOT
 
@@ -64,8 +64,8 @@ def everything_but_the_source_answers(live: Live, dump_id: str) -> None:
         lambda: app.status(live.config).document["updated_ms"] > before, "status is fresh"
     )
     for command in (
-        PauseSnapshot(dump_id=dump_id),
-        ResumeSnapshot(dump_id=dump_id),
+        PauseDump(dump_id=dump_id),
+        ResumeDump(dump_id=dump_id),
         SetDumpOptions(delay_ms=1),
     ):
         outcome = app.send_command(live.config, command, timeout_s=PATIENCE_S).to_dict()
@@ -112,7 +112,7 @@ def test_dump_cancelled_while_its_table_is_looked_up_stays_cancelled(
     proxy.arm(LOOK_UP, passing=1)
     dump_id = live.dump()
     assert proxy.stalled.wait(PATIENCE_S)
-    app.send_command(live.config, StopSnapshot(dump_id=dump_id), timeout_s=PATIENCE_S)
+    app.send_command(live.config, CancelDump(dump_id=dump_id), timeout_s=PATIENCE_S)
     proxy.release()
     following = live.dump()
     live.dumped(following)
@@ -133,7 +133,7 @@ def test_chunk_that_failed_is_looked_into_without_holding_up_commands(
         "$$BEGIN RAISE EXCEPTION 'no'; END$$"
     )
     proxy.arm(LOOK_UP, passing=2)  # the command's, the one before the first chunk
-    command = ExecuteSnapshot(
+    command = StartDump(
         dump_id="fails", tables=("public.t",), conditions={"public.t": "public.broken()"}
     )
     app.send_command(live.config, command, timeout_s=PATIENCE_S)

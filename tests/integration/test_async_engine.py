@@ -12,7 +12,7 @@ from tests.support.engines import committed, no_threads_left, until, versions
 from tests.support.make_engine import MakeEngine
 from tests.support.undumpable import KEYS, undumpable
 
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.engine.core import EngineState
 from tidelog.engine.events import Event, Events
@@ -65,7 +65,7 @@ def test_rows_of_a_dump_and_changes_come_once_and_continue_after_a_restart(
         postgres.execute("UPDATE orders SET note = 'ONE' WHERE id = 1", name)
         postgres.execute("DELETE FROM orders WHERE id = 2", name)
         until(lambda: len(seen) == 4, "the changes")
-        outcome = engine.send(ExecuteSnapshot(dump_id="again", tables=("public.orders",)))
+        outcome = engine.send(StartDump(dump_id="again", tables=("public.orders",)))
         assert outcome is not None
         assert outcome.error is None
         until(lambda: len(seen) == 5, "the second dump")
@@ -87,7 +87,7 @@ def test_rows_of_a_dump_and_changes_come_once_and_continue_after_a_restart(
         with pytest.raises(EngineStateError):
             call()
     with pytest.raises(EngineStateError, match="takes commands"):
-        engine.send(ExecuteSnapshot(dump_id="late", tables=("public.orders",)), timeout_s=0)
+        engine.send(StartDump(dump_id="late", tables=("public.orders",)), timeout_s=0)
 
     postgres.execute("INSERT INTO orders VALUES (3, 'three')", name)
     messages: list[Message] = []

@@ -13,7 +13,7 @@ from tests.support.make_engine import MakeEngine
 from tidelog import app
 from tidelog.app.base.log_location import event_log_path
 from tidelog.config.loading import config_by_database
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.engine.events import Event
 from tidelog.engine.ports import ConnectorEvent
@@ -66,10 +66,10 @@ def test_events_of_all_come_and_each_continues_by_itself(
         until(lambda: len(seen) == 3, "the dumps")
         postgres.execute("INSERT INTO t VALUES (10)", NAMES[1])
         until(lambda: len(seen) == 4, "the change")
-        engine.send(ExecuteSnapshot(dump_id="again", tables=("public.t",)), database=NAMES[2])
+        engine.send(StartDump(dump_id="again", tables=("public.t",)), database=NAMES[2])
         until(lambda: len(seen) == 5, "the dump of one database")
         with pytest.raises(ConfigError, match="it has several_a, several_b, several_c"):
-            engine.send(ExecuteSnapshot(dump_id="lost"))
+            engine.send(StartDump(dump_id="lost"))
     assert sorted(seen[:3]) == [(name, "r", number) for number, name in enumerate(NAMES)]
     assert seen[3:] == [(NAMES[1], "c", 10), (NAMES[2], "r", 2)]
     assert in_use(postgres) == 0

@@ -17,7 +17,7 @@ from tests.integration.one_table import ROWS, capturing
 
 from tidelog import app
 from tidelog.config import Config
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
+from tidelog.control.commands import SetDumpOptions, StartDump
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.system.compilation import compilations
@@ -80,7 +80,7 @@ def decided(config: Config, wanted: Callable[[dict[str, Any]], bool]) -> dict[st
 def test_a_dump_works_less_while_commits_wait_and_continues_when_they_do_not(
     config: Config, database: str
 ) -> None:
-    app.send_command(config, ExecuteSnapshot(dump_id="gentle", tables=("public.t",)), timeout_s=30)
+    app.send_command(config, StartDump(dump_id="gentle", tables=("public.t",)), timeout_s=30)
     with repeated(commit, database):
         decided(config, lambda t: t["observed"]["commit_delay_ms"] is not None)
         with repeated(hold_up, database):
@@ -115,6 +115,6 @@ def test_a_chunk_during_which_kernels_are_compiled_tells_nothing_of_its_select(
         return rows
 
     monkeypatch.setattr(PostgresChunkReader, "read", read_and_compile)
-    app.send_command(config, ExecuteSnapshot(dump_id="d", tables=("public.t",)), timeout_s=30)
+    app.send_command(config, StartDump(dump_id="d", tables=("public.t",)), timeout_s=30)
     throttle = decided(config, lambda found: found["observed"]["select_ms"] is not None)
     assert throttle["observed"]["select_ms"] < 1500

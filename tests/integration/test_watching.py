@@ -14,7 +14,7 @@ from tidelog import app
 from tidelog.cli.live import View
 from tidelog.cli.screen import screen
 from tidelog.config import Config
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
+from tidelog.control.commands import SetDumpOptions, StartDump
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,7 @@ def config(database: str, tmp_path: Path) -> Iterator[Config]:
 
 def dump(config: Config, dump_id: str) -> Iterator[dict[str, Any]]:
     """Statuses while a dump of the table runs, and the one after it."""
-    app.send_command(config, ExecuteSnapshot(dump_id=dump_id), timeout_s=30)
+    app.send_command(config, StartDump(dump_id=dump_id), timeout_s=30)
     with app.StatusFeed(config) as feed:
         seen = 0
         while True:

@@ -14,7 +14,7 @@ from tests.support.build_log import BuiltLog
 
 import tidelog
 from tidelog.config import Config
-from tidelog.control.commands import ExecuteSnapshot, TableSelection
+from tidelog.control.commands import StartDump, TableSelection
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.sections import TablePattern
@@ -74,7 +74,7 @@ def users(patterns: list[str], log: EventLog) -> Iterator[tuple[str, set[TableNa
     yield "output", {t for t in tables if matches(output.tables, t)}
     steps = [Step("drop", ["a"], tuple(each.tables)) for each in output.steps]
     yield "steps", {t for t in tables if steps_of(steps, t)}
-    command = ExecuteSnapshot(dump_id="d", tables=tuple(patterns))
+    command = StartDump(dump_id="d", tables=tuple(patterns))
     yield "command", set(TableSelection(command.matching).select(command.tables, tables))
     options = SourceOptions.parse({"path": "x", "tables": ",".join(patterns)})
     schemas = partitions.schemas_of(log, options.tables) or {}
@@ -106,7 +106,7 @@ def test_all_users_of_a_pattern_select_the_same_tables(log: EventLog, pattern: s
             SourceOptions.parse({"path": "x", "tables": pattern})
         if ".." not in pattern:  # which looks like a regular expression
             with pytest.raises(ValidationError, match=r"expected namespace\.table"):
-                ExecuteSnapshot(dump_id="d", tables=(pattern,))
+                StartDump(dump_id="d", tables=(pattern,))
         return
     found = dict(users([pattern], log))
     assert len(found) == 6

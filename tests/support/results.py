@@ -37,7 +37,7 @@ def result_of(name: str, found: Any = None) -> Any:
         return Status(summary, document)
     if name == "dump_wait":
         return DumpSummary({"dump_id": "d", "status": "completed", **document})
-    if name == "wait_finalized":
+    if name == "wait_delivered":
         values = {"dump_id": "d", "status": "completed", "delivered": True, "tables": ()}
         return DumpDelivery(**{"offset": None, "stands": "", **values, **document})
     if name == "send_command":

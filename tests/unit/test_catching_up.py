@@ -10,7 +10,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.base.outputs import destinations
 from tidelog.app.pipeline import session
 from tidelog.config import Config, load_config
-from tidelog.control.commands import ExecuteSnapshot, command_from_json
+from tidelog.control.commands import StartDump, command_from_json
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -53,8 +53,8 @@ def asked(of: Config) -> list[tuple[str, ...]]:
     finally:
         state.close()
     commands = [command_from_json(each.value) for each in found if each is not None]
-    assert all(isinstance(each, ExecuteSnapshot) for each in commands)
-    return [each.tables for each in commands if isinstance(each, ExecuteSnapshot)]
+    assert all(isinstance(each, StartDump) for each in commands)
+    return [each.tables for each in commands if isinstance(each, StartDump)]
 
 
 def filled(built: BuiltLog, of: Config) -> None:

@@ -22,7 +22,7 @@ import tidelog
 import tidelog.app.overview as overview
 from tidelog import cli
 from tidelog.cli.terminal import stop_on_signals
-from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions, StopSnapshot
+from tidelog.control.commands import CancelDump, PauseDump, SetDumpOptions, StartDump
 from tidelog.errors import ConnectionLostError, GapError, LeaseLostError, PreflightError
 from tidelog.results import TableComparison, Verification
 
@@ -36,7 +36,7 @@ outputs: [{kind: delta, path: lake}]
 TOLD: dict[str, dict[str, Any]] = {
     "verify": {"stage": "Spark starts"},
     "dump_wait": {"dump_id": "x", "status": "running", "tables": []},
-    "wait_finalized": {"dump_id": "x", "status": "running", "tables": []},
+    "wait_delivered": {"dump_id": "x", "status": "running", "tables": []},
 }
 """What commands are told while they wait; others: as below."""
 
@@ -75,7 +75,7 @@ class Runtime(ModuleType):
             for option in ("on_status", "on_progress"):
                 if option in options:
                     told: Any = TOLD.get(name, {"position": "0/1", "rows": 7})
-                    options[option](result_of(name, told) if name == "wait_finalized" else told)
+                    options[option](result_of(name, told) if name == "wait_delivered" else told)
             if name == "send_command" and name not in self.answers:
                 details = DETAILS[arguments[1].type]
                 done = {"id": "1", "state": "done", "details": details, "error": None}
@@ -301,7 +301,7 @@ def sent(runtime: Runtime) -> Any:
 
 def test_dump_becomes_a_command(runtime: Runtime, config: str) -> None:
     assert invoke("dump", config, "-t", "public.a", "--table", "public.b*", "--id", "x") == 0
-    assert sent(runtime) == ExecuteSnapshot(dump_id="x", tables=("public.a", "public.b*"))
+    assert sent(runtime) == StartDump(dump_id="x", tables=("public.a", "public.b*"))
 
 
 def test_dump_of_keys_from_option_and_file(runtime: Runtime, config: str, tmp_path: Path) -> None:
@@ -336,12 +336,12 @@ def test_keys_that_a_dump_did_not_find_are_shown(
 def test_waiting_for_outputs_exits_by_what_they_hold(runtime: Runtime, config: str) -> None:
     runtime.answers["dump_wait"] = {"dump_id": "x", "status": "completed"}
     for held, code in ((True, 0), (False, 1)):
-        runtime.answers["wait_finalized"] = {
+        runtime.answers["wait_delivered"] = {
             "dump_id": "x", "status": "completed", "delivered": held, "tables": [],
         }  # fmt: skip
         assert invoke("dump", config, "--wait", "--delivered", "--id", "x") == code
         assert invoke("wait", config, "x", "--output", "delta", "--timeout", "3") == code
-    call = [call for name, call in runtime.calls if name == "wait_finalized"][-1]
+    call = [call for name, call in runtime.calls if name == "wait_delivered"][-1]
     assert (call["arguments"][1:], call["timeout_s"]) == (("x", "delta"), 3.0)
 
 
@@ -381,12 +381,12 @@ def test_dump_wait_exits_by_how_the_dump_ended(
 def test_pause_cancel_and_set_become_commands(runtime: Runtime, config: str) -> None:
     assert invoke("pause", config) == 0
     paused = sent(runtime)
-    assert isinstance(paused, PauseSnapshot)
+    assert isinstance(paused, PauseDump)
     assert paused.dump_id is None
     assert "@" in paused.by  # who asked for it
     runtime.calls.clear()
     assert invoke("cancel", config, "d1", "-t", "a.b") == 0
-    assert sent(runtime) == StopSnapshot(dump_id="d1", tables=("a.b",))
+    assert sent(runtime) == CancelDump(dump_id="d1", tables=("a.b",))
     runtime.calls.clear()
     assert invoke("set", config, "chunk_rows=500", "delay=1.5s", "parallelism=2") == 0
     assert sent(runtime) == SetDumpOptions(chunk_rows=500, delay_ms=1500, parallelism=2)
@@ -479,7 +479,7 @@ def test_cancel_without_an_id_lists_the_dumps_where_nobody_can_answer(
     assert json.loads(capsys.readouterr().out)["details"] == {"dumps": []}
     assert [name for name, _ in runtime.calls] == ["status"] * 3
     assert invoke("cancel", config, "--all") == 0
-    assert runtime.calls[-1][1]["arguments"][1] == StopSnapshot()
+    assert runtime.calls[-1][1]["arguments"][1] == CancelDump()
     assert invoke("cancel", config, "d1", "--all") == 2
     assert "give one of a dump's id and --all" in capsys.readouterr().err
 
@@ -544,7 +544,7 @@ def test_who_ends_the_waiting_hears_that_the_dump_continues(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in (["dump", config, "--id", "d1", "--wait"], ["wait", config, "d1"]):
-        runtime.failures = {"dump_wait": KeyboardInterrupt(), "wait_finalized": KeyboardInterrupt()}
+        runtime.failures = {"dump_wait": KeyboardInterrupt(), "wait_delivered": KeyboardInterrupt()}
         assert invoke(*arguments) == 130
         assert (
             f"dump d1 continues; to wait again: tidelog wait {config} d1; to end it: tidelog "

@@ -9,12 +9,12 @@ import pytest
 
 from tidelog.control.commands import (
     COMMANDS,
+    CancelDump,
     Command,
-    ExecuteSnapshot,
-    PauseSnapshot,
-    ResumeSnapshot,
+    PauseDump,
+    ResumeDump,
     SetDumpOptions,
-    StopSnapshot,
+    StartDump,
     build_command,
     command_from_json,
 )
@@ -25,14 +25,14 @@ from tidelog.errors import UsageError
 @pytest.mark.parametrize(
     "command",
     [
-        ExecuteSnapshot(dump_id="d1"),
-        ExecuteSnapshot(dump_id="d1", tables=("public.*", "a.b"), mode="blocking"),
-        ExecuteSnapshot(dump_id="d1", tables=("a.b",), where="id > 5"),
-        ExecuteSnapshot(dump_id="d", tables=("a.b",), keys=(("1", "x"),), key_columns=("n", "t")),
-        StopSnapshot(),
-        StopSnapshot(dump_id="d1", tables=("a.b",)),
-        PauseSnapshot(dump_id="d1"),
-        ResumeSnapshot(),
+        StartDump(dump_id="d1"),
+        StartDump(dump_id="d1", tables=("public.*", "a.b"), mode="blocking"),
+        StartDump(dump_id="d1", tables=("a.b",), where="id > 5"),
+        StartDump(dump_id="d", tables=("a.b",), keys=(("1", "x"),), key_columns=("n", "t")),
+        CancelDump(),
+        CancelDump(dump_id="d1", tables=("a.b",)),
+        PauseDump(dump_id="d1"),
+        ResumeDump(),
         SetDumpOptions(chunk_rows=5, parallelism=2),
     ],
 )
@@ -108,8 +108,8 @@ def test_refusal_does_not_show_values() -> None:
 @pytest.mark.parametrize("name", ["initial", "reread", "auto-1", "gap-1", "start-2", "missing-x"])
 def test_capture_alone_names_dumps_so(name: str) -> None:
     with pytest.raises(UsageError, match="used by capture itself"):
-        build_command(ExecuteSnapshot, {"dump_id": name})
-    assert StopSnapshot(dump_id=name).dump_id == name
+        build_command(StartDump, {"dump_id": name})
+    assert CancelDump(dump_id=name).dump_id == name
 
 
 def test_every_command_can_be_executed() -> None:

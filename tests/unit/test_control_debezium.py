@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.control.commands import (
-    ExecuteSnapshot,
+    CancelDump,
     LogMessage,
-    PauseSnapshot,
-    ResumeSnapshot,
-    StopSnapshot,
+    PauseDump,
+    ResumeDump,
+    StartDump,
     TableSelection,
     command_from_json,
 )
@@ -41,20 +41,20 @@ TABLES = [
 ]
 
 
-def execute(data: Any, signal_id: str = "ad-hoc-1") -> ExecuteSnapshot:
+def execute(data: Any, signal_id: str = "ad-hoc-1") -> StartDump:
     text = data if isinstance(data, str) else json.dumps(data)
     command = parse(Signal(signal_id, "execute-snapshot", text))
-    assert isinstance(command, ExecuteSnapshot)
+    assert isinstance(command, StartDump)
     assert command_from_json(json.loads(json.dumps(command.to_json()))) == command
     return command
 
 
-def chosen(command: ExecuteSnapshot | StopSnapshot, database: str | None = "shop") -> set[str]:
+def chosen(command: StartDump | CancelDump, database: str | None = "shop") -> set[str]:
     choice = TableSelection(command.matching, database)
     return {str(t) for t in TABLES if any(choice.is_match(p, t) for p in command.tables)}
 
 
-def conditions(command: ExecuteSnapshot) -> dict[str, str]:
+def conditions(command: StartDump) -> dict[str, str]:
     choice = TableSelection(command.matching, "shop")
     found = {str(t): choice.first_match(command.conditions, t) for t in TABLES}
     return {table: text for table, text in found.items() if text is not None}
@@ -214,14 +214,14 @@ def test_first_condition_that_names_a_table_counts() -> None:
 )
 def test_stop_signals(data: str | None, tables: int, mode: str) -> None:
     command = parse(Signal("ad-hoc-1", "stop-snapshot", data))
-    assert isinstance(command, StopSnapshot)
+    assert isinstance(command, CancelDump)
     assert (len(chosen(command)), command.mode, command.dump_id) == (tables, mode, None)
 
 
 @pytest.mark.parametrize("data", [None, "", "{}", '{"type": "incremental"}', "not { JSON"])
 def test_pause_and_resume_ignore_their_data(data: str | None) -> None:
-    assert parse(Signal("x", "pause-snapshot", data)) == PauseSnapshot(by="a signal")
-    assert parse(Signal("x", "resume-snapshot", data)) == ResumeSnapshot()
+    assert parse(Signal("x", "pause-snapshot", data)) == PauseDump(by="a signal")
+    assert parse(Signal("x", "resume-snapshot", data)) == ResumeDump()
 
 
 def test_log_signal_tells_where_it_stands() -> None:
@@ -363,7 +363,7 @@ def test_dump_is_named_after_its_signal(one: str, other: str) -> None:
     names = dump_id_of(one), dump_id_of(other)
     assert (names[0] == names[1]) == (one == other)
     for name in (*names, another_dump_id(names[0], "01J")):
-        assert ExecuteSnapshot(dump_id=name).dump_id == name
+        assert StartDump(dump_id=name).dump_id == name
     assert dump_id_of(one) == names[0]
 
 

@@ -14,7 +14,7 @@ from tidelog import cli
 from tidelog.cli import arguments, dump
 from tidelog.config import parse_config
 from tidelog.control.channels.rest import ROUTES, DumpBody
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, build_command
+from tidelog.control.commands import SetDumpOptions, StartDump, build_command
 from tidelog.control.debezium import Signal, parse, parse_line
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/control.md").read_text(encoding="utf-8")
@@ -35,12 +35,12 @@ def test_inserts_are_signals() -> None:
 
 
 def test_line_of_the_file_is_a_signal() -> None:
-    assert isinstance(parse(parse_line(blocks("json")[0])), ExecuteSnapshot)
+    assert isinstance(parse(parse_line(blocks("json")[0])), StartDump)
 
 
 def test_message_of_the_topic_is_a_signal() -> None:
     [(key, value)] = re.findall(r"^\$ echo '(\w+)\|(.*)' \|$", PAGE, re.MULTILINE)
-    assert isinstance(parse(parse_line(value)), ExecuteSnapshot)
+    assert isinstance(parse(parse_line(value)), StartDump)
     assert f"key: {key} " in PAGE
 
 
@@ -61,7 +61,7 @@ def test_bodies_of_requests_are_commands() -> None:
     assert {path for path, _body in bodies} == {"dumps", "options"}
     for path, body in bodies:
         if path == "dumps":
-            build_command(ExecuteSnapshot, DumpBody.model_validate_json(body).command("x"))
+            build_command(StartDump, DumpBody.model_validate_json(body).command("x"))
         else:
             build_command(SetDumpOptions, json.loads(body))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.control.commands import Command, PauseSnapshot, ResumeSnapshot
+from tidelog.control.commands import Command, PauseDump, ResumeDump
 from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox, Outcome, id_time_ms, new_id
 from tidelog.errors import ConnectionLostError, StateConflictError, StateError, UsageError
 from tidelog.ports import Document
@@ -65,7 +65,7 @@ class Acted:
 
 def test_commands_are_handled_once_in_the_order_given() -> None:
     state, acted = MemoryState(), Acted()
-    given = [PauseSnapshot(dump_id=f"d{n}") for n in range(50)]
+    given = [PauseDump(dump_id=f"d{n}") for n in range(50)]
     ids = [Mailbox(state).send(command) for command in given]
     assert Mailbox(state).handle_pending(acted) == 50
     assert Mailbox(state).handle_pending(acted) == 0
@@ -79,7 +79,7 @@ def test_commands_are_handled_once_in_the_order_given() -> None:
 def test_command_whose_outcome_stands_is_not_handled_again_after_a_crash() -> None:
     state, acted = MemoryState(), Acted()
     mailbox = Mailbox(state)
-    command_id = mailbox.send(PauseSnapshot())
+    command_id = mailbox.send(PauseDump())
     waiting = state.get(f"commands/{command_id}")
     mailbox.handle_pending(acted)
     assert waiting is not None
@@ -94,16 +94,16 @@ def test_failed_and_malformed_commands_get_an_outcome_and_the_next_is_handled() 
     mailbox = Mailbox(state)
 
     def handler(command_id: str, command: Command) -> dict[str, Any]:
-        if isinstance(command, PauseSnapshot):
+        if isinstance(command, PauseDump):
             raise UsageError("no dump is running")
-        if isinstance(command, ResumeSnapshot) and command.dump_id == "bug":
+        if isinstance(command, ResumeDump) and command.dump_id == "bug":
             raise ZeroDivisionError("s3cret")
         return {}
 
-    refused = mailbox.send(PauseSnapshot())
-    bug = mailbox.send(ResumeSnapshot(dump_id="bug"))
+    refused = mailbox.send(PauseDump())
+    bug = mailbox.send(ResumeDump(dump_id="bug"))
     state.put(f"commands/{new_id()}", {"type": "nonsense"}, 0)
-    last = mailbox.send(ResumeSnapshot())
+    last = mailbox.send(ResumeDump())
     assert mailbox.handle_pending(handler) == 4
     assert mailbox.wait(refused, 0).error == "no dump is running"  # type: ignore[union-attr]
     assert mailbox.wait(bug, 0).error == "internal error (ZeroDivisionError)"  # type: ignore[union-attr]
@@ -113,7 +113,7 @@ def test_failed_and_malformed_commands_get_an_outcome_and_the_next_is_handled() 
 def test_command_stays_when_the_handler_says_try_again() -> None:
     state, acted = MemoryState(), Acted()
     mailbox = Mailbox(state)
-    mailbox.send(PauseSnapshot())
+    mailbox.send(PauseDump())
 
     def lost(command_id: str, command: Command) -> dict[str, Any]:
         raise ConnectionLostError("gone")
@@ -126,13 +126,13 @@ def test_command_stays_when_the_handler_says_try_again() -> None:
 def test_command_at_which_capture_ended_twice_is_set_aside() -> None:
     """The next one gets its turn; a failure that passes is no such end, however often it comes."""
     state, acted = MemoryState(), Acted()
-    bad, good = (Mailbox(state).send(command) for command in (PauseSnapshot(), ResumeSnapshot()))
+    bad, good = (Mailbox(state).send(command) for command in (PauseDump(), ResumeDump()))
 
     def passing(_id: str, _command: Command) -> dict[str, Any]:
         raise ConnectionLostError("the server went away")
 
     def ends(_id: str, command: Command) -> dict[str, Any]:
-        if isinstance(command, PauseSnapshot):
+        if isinstance(command, PauseDump):
             raise KeyboardInterrupt  # as a crash: nothing of ours runs after it
         return acted(_id, command)
 
@@ -154,7 +154,7 @@ def test_command_whose_beginning_is_stored_without_an_answer_is_acted_on() -> No
     """And not set aside: capture did not end meanwhile."""
     state, acted = MemoryState(), Acted()
     leads = Mailbox(Unanswering(state, 2))  # that it is begun, and what came of it
-    given = Mailbox(state).send(PauseSnapshot())
+    given = Mailbox(state).send(PauseDump())
     for _ in range(2):
         with pytest.raises(StateError):
             leads.handle_pending(acted)
@@ -175,7 +175,7 @@ def test_command_whose_outcome_can_t_be_stored_is_not_set_aside() -> None:
 
     state, acted = Away(), Acted()
     mailbox = Mailbox(state)
-    given = mailbox.send(PauseSnapshot())
+    given = mailbox.send(PauseDump())
     for _ in range(4):
         with pytest.raises(StateError):
             mailbox.handle_pending(acted)
@@ -189,7 +189,7 @@ def test_command_whose_outcome_can_t_be_stored_is_not_set_aside() -> None:
 def test_a_flood_of_commands_leaves_time_for_other_work() -> None:
     state, acted = MemoryState(), Acted()
     for _ in range(MOST_AT_ONCE + 1):
-        Mailbox(state).send(PauseSnapshot())
+        Mailbox(state).send(PauseDump())
     assert Mailbox(state).handle_pending(acted) == MOST_AT_ONCE
     assert Mailbox(state).handle_pending(acted) == 1
 
@@ -197,7 +197,7 @@ def test_a_flood_of_commands_leaves_time_for_other_work() -> None:
 def test_two_leaders_give_one_outcome() -> None:
     state = MemoryState()
     mailbox = Mailbox(state)
-    command_id = mailbox.send(PauseSnapshot())
+    command_id = mailbox.send(PauseDump())
 
     def overtaken(identifier: str, command: Command) -> dict[str, Any]:
         Mailbox(state).handle_pending(lambda *_: {"by": "second"})
@@ -210,7 +210,7 @@ def test_two_leaders_give_one_outcome() -> None:
 def test_wait_returns_the_outcome_or_none_when_nobody_acts() -> None:
     state = MemoryState()
     mailbox = Mailbox(state)
-    command_id = mailbox.send(PauseSnapshot())
+    command_id = mailbox.send(PauseDump())
     assert mailbox.wait(command_id, 0.02, 0.01) is None
     timer = threading.Timer(0.05, lambda: mailbox.handle_pending(lambda *_: {}))
     timer.start()
@@ -221,7 +221,7 @@ def test_wait_returns_the_outcome_or_none_when_nobody_acts() -> None:
 def test_old_outcomes_are_forgotten() -> None:
     state = MemoryState()
     mailbox = Mailbox(state)
-    command_id = mailbox.send(PauseSnapshot())
+    command_id = mailbox.send(PauseDump())
     mailbox.handle_pending(lambda *_: {})
     given = id_time_ms(command_id)
     assert mailbox.forget_old_outcomes(given + 6 * 86_400_000) == 0

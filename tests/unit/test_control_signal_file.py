@@ -13,7 +13,7 @@ from tests.support.hits import at_hit, interrupt
 
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.control.channels.file import MAX_LINE_BYTES, STATE_KEY, SignalFile
-from tidelog.control.commands import Command, ExecuteSnapshot, LogMessage
+from tidelog.control.commands import Command, LogMessage, StartDump
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.signal_intake import KEPT_LENGTH, SignalIntake, SignalTable
 from tidelog.errors import StateError
@@ -221,9 +221,7 @@ def test_signal_row_seen_again_after_a_crash_is_acted_on_once(channel: Channel) 
     channel.tell("postgres:1:shop", seen(10, data))
     channel.poll()
     assert channel.acted == [
-        ExecuteSnapshot(
-            dump_id="ad-hoc-1", tables=("public.a",), matching="regex", signal_id="ad-hoc-1"
-        )
+        StartDump(dump_id="ad-hoc-1", tables=("public.a",), matching="regex", signal_id="ad-hoc-1")
     ]
     channel.tell("postgres:1:shop", seen(10, data))
     assert channel.poll() == []

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tidelog.app.base import dump_schedule as schedule
 from tidelog.app.base.dump_schedule import DumpSchedule
 from tidelog.config.models import ScheduledDumpSection
-from tidelog.control.commands import Command, ExecuteSnapshot
+from tidelog.control.commands import Command, StartDump
 from tidelog.control.mailbox import Mailbox
 from tidelog.state.sqlite import SqliteState
 
@@ -51,7 +51,7 @@ class Capture:
         found: list[str] = []
 
         def handle(_id: str, command: Command) -> dict[str, Any]:
-            assert isinstance(command, ExecuteSnapshot)
+            assert isinstance(command, StartDump)
             found.append(command.dump_id)
             return {}
 

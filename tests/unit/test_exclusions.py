@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tidelog.cli import main
 from tidelog.config import parse_config
-from tidelog.control.commands import ExecuteSnapshot, TableSelection
+from tidelog.control.commands import StartDump, TableSelection
 from tidelog.errors import ConfigError
 from tidelog.model.patterns import (
     all_but,
@@ -55,7 +55,7 @@ def test_only_exclusions_mean_all_but_where_no_pattern_means_all() -> None:
     assert all_but(["!public.secret"]) == ("*", "!public.secret")
     assert all_but([]) == ()
     assert all_but(["public.a", "!public.b"]) == ("public.a", "!public.b")
-    command = ExecuteSnapshot(dump_id="d", tables=("!public.secret",))
+    command = StartDump(dump_id="d", tables=("!public.secret",))
     assert TableSelection().select(command.tables, TABLES) == [A, B]
     assert TableSelection().select(["public.b", "*", "!*.secret"], TABLES) == [B, A]
 

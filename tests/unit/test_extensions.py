@@ -176,13 +176,13 @@ def test_commands_find_the_state_store_and_the_source(site: Path, tmp_path: Path
 import json, sys
 from tidelog import status, load_config
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
-from tidelog.control.commands import PauseSnapshot
+from tidelog.control.commands import PauseDump
 from tidelog.ports import FormatOptions
 from tidelog.app.overview.remote_control import send_command
 from tidelog.app.sources.kinds import source_kind
 from tidelog.state.opening import open_election, open_state
 config = load_config(sys.argv[1])
-send_command(config, PauseSnapshot(), timeout_s=0)
+send_command(config, PauseDump(), timeout_s=0)
 election = open_election(config.state.url, "capture", "me", 60, first_epoch=7)
 lease = election.acquire()
 found = status(config)

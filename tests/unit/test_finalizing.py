@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.overview.remote_control import wait_finalized
+from tidelog.app.overview.remote_control import wait_delivered
 from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.pauses import PIPELINE_KEYS
 from tidelog.cli.dump import delivery_sentence, sentence
 from tidelog.config import Config, load_config
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
@@ -58,7 +58,7 @@ def dump(state: SqliteState, status: str, *tables: tuple[str, str, int | None]) 
 
 
 def wait(config: Config, output: str | None = None) -> dict[str, Any]:
-    return wait_finalized(config, "d", output, timeout_s=0).to_dict()
+    return wait_delivered(config, "d", output, timeout_s=0).to_dict()
 
 
 def test_output_must_have_come_up_to_where_the_table_is_final(
@@ -149,7 +149,7 @@ def test_dump_that_waits_for_a_capture_is_no_unknown_dump(
 ) -> None:
     with pytest.raises(UsageError, match="there is no dump d"):
         wait(config)
-    Mailbox(state).send(ExecuteSnapshot(dump_id="d"))
+    Mailbox(state).send(StartDump(dump_id="d"))
     with pytest.raises(TidelogError, match="no capture has begun it"):
         wait(config)
 
@@ -169,7 +169,7 @@ def test_who_waits_is_shown_what_stands_still(config: Config, state: SqliteState
     state.put(f"{PIPELINE_KEYS}pipeline", {"by": "me", "since_ms": 1}, None)
     dump(state, "completed", ("p.a", "done", UNTIL))
     with pytest.raises(TidelogError, match=r"Pipeline pipeline is paused by me\."):
-        wait_finalized(config, "d", timeout_s=0, on_progress=found.append)
+        wait_delivered(config, "d", timeout_s=0, on_progress=found.append)
     assert delivery_sentence(found[0].to_dict()) == (
         "d is completed; the outputs hold 0 of 1 tables completely. "
         "Pipeline pipeline is paused by me."

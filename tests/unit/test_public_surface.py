@@ -111,7 +111,7 @@ PROJECT = """\
 import tidelog
 from pyspark.sql import DataFrame, SparkSession
 from tidelog import Capture, Config, CaptureGroup
-from tidelog.commands import ExecuteSnapshot, Outcome
+from tidelog.commands import StartDump, Outcome
 from tidelog.ext import Rejection, Writer
 from tidelog.errors import ConfigError
 from tidelog.results import Verification
@@ -130,7 +130,7 @@ def captured(path: str) -> Outcome | None:
         engine.wait()
     found: Verification = tidelog.verify_outputs(config)
     print(tidelog.status(path).overview.problems[0].remedy, found.tables[0].different)
-    return capture.send(ExecuteSnapshot(dump_id="d", tables=("public.*",)), timeout_s=1)
+    return capture.send(StartDump(dump_id="d", tables=("public.*",)), timeout_s=1)
 
 
 def then(spark: SparkSession, log: str) -> DataFrame:

@@ -18,7 +18,7 @@ from tidelog.cli.live import View
 from tidelog.cli.screen import LEAST, lane_bar, screen
 from tidelog.cli.watch import KeyCommands, show_status
 from tidelog.config import parse_config
-from tidelog.control.commands import Command, PauseSnapshot, SetDumpOptions
+from tidelog.control.commands import Command, PauseDump, SetDumpOptions
 from tidelog.results import ChunkSpan
 
 NOW_MS = 1_700_000_010_000
@@ -238,7 +238,7 @@ def test_keys_that_change_something_ask_first(
     assert sent == [SetDumpOptions(parallelism=2)]
     press("p")
     press("y")
-    assert sent[1:] == [PauseSnapshot(dump_id="d1")]
+    assert sent[1:] == [PauseDump(dump_id="d1")]
 
 
 def test_the_foot_says_how_to_leave() -> None:

@@ -15,7 +15,7 @@ from tidelog.app.overview.remote_control import (
     read_log,
     send_command,
     status,
-    wait_finalized,
+    wait_delivered,
 )
 from tidelog.app.pipeline.run import (
     cancel_spark_jobs,
@@ -61,5 +61,5 @@ __all__ = [
     "store_check_result",
     "store_key_file",
     "verify",
-    "wait_finalized",
+    "wait_delivered",
 ]

@@ -23,7 +23,7 @@ from tidelog.capture.session.start import GENERATION_KEY, STATUS_KEY
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.models import OUTPUTS
 from tidelog.config.source import SOURCES
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.control.mailbox import new_id
 from tidelog.errors import ChunkError, EventLogError, UnsupportedTableError, UsageError
 from tidelog.eventlog.reader import EventLog
@@ -669,7 +669,7 @@ def _repair(
     if not sure:
         return RepairRequest(None, "none", None, left_out)
     whole = [tuple(part for part in key if part is not None) for key in sure]
-    command = ExecuteSnapshot(
+    command = StartDump(
         dump_id=dump_id,
         tables=(str(schema.table),),
         keys=tuple(key for key in whole if len(key) == len(schema.match_key)),

@@ -92,7 +92,7 @@ def dump(
     as_json: Json = False,
 ) -> None:
     """Dump all captured tables, some, or some of a table's rows, while the log is read on."""
-    from tidelog.control.commands import ExecuteSnapshot, build_command, parse_conditions
+    from tidelog.control.commands import StartDump, build_command, parse_conditions
     from tidelog.control.key_files import parse_keys
     from tidelog.control.mailbox import new_id
 
@@ -115,13 +115,13 @@ def dump(
         data["keys"], data["key_columns"] = parse_keys(keys)
     elif keys_file is not None:
         data["key_set"] = str(keys_file)  # checked with the rest, before the file is read
-    command = build_command(ExecuteSnapshot, data, "dump")
+    command = build_command(StartDump, data, "dump")
     loaded = arguments.load(config, unread=arguments.STATE_ALONE)
     if keys_file is not None:
         from tidelog import app
 
         data |= app.store_key_file(loaded, keys_file, data["tables"]).to_dict()
-        command = build_command(ExecuteSnapshot, data, "dump")
+        command = build_command(StartDump, data, "dump")
     shows_report = wait and (as_json or sys.stdout.isatty())
     send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shows_report)
     if wait:
@@ -150,10 +150,10 @@ def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -
 
         report = app.dump_wait(config, dump_id, on_progress=update).to_dict()
         if delivered:
-            finalized = app.wait_finalized(
+            delivery = app.wait_delivered(
                 config, dump_id, on_progress=lambda found: bars.delivery(found.to_dict())
             )
-            report["delivered"] = finalized.delivered
+            report["delivered"] = delivery.delivered
     return report
 
 
@@ -188,7 +188,7 @@ def wait(
     from tidelog import app
 
     with explain_interrupt(config, dump), dump_bars(as_json=False, quiet=as_json) as bars:
-        report = app.wait_finalized(
+        report = app.wait_delivered(
             loaded,
             dump,
             output,
@@ -223,11 +223,11 @@ def pause(
     """Pause a dump, or all; or the reading of the log, or the pipeline. It stays paused over
     restarts.
     """
-    from tidelog.control.commands import PauseLog, PausePipeline, PauseSnapshot, build_command
+    from tidelog.control.commands import PauseDump, PauseLog, PausePipeline, build_command
 
     _check_only_one(dump, log, pipeline)
     loaded, by = arguments.load(config, unread=arguments.STATE_ALONE), _caller()
-    command = build_command(PauseSnapshot, {"dump_id": dump, "by": by}, "pause")
+    command = build_command(PauseDump, {"dump_id": dump, "by": by}, "pause")
     if log:
         command = build_command(PauseLog, {"by": by}, "pause")
     elif pipeline:
@@ -259,11 +259,11 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Resume a paused dump, or all; or the reading of the log, or the pipeline."""
-    from tidelog.control.commands import ResumeLog, ResumePipeline, ResumeSnapshot, build_command
+    from tidelog.control.commands import ResumeDump, ResumeLog, ResumePipeline, build_command
 
     _check_only_one(dump, log, pipeline)
     loaded = arguments.load(config, unread=arguments.STATE_ALONE)
-    command = build_command(ResumeSnapshot, {"dump_id": dump}, "resume")
+    command = build_command(ResumeDump, {"dump_id": dump}, "resume")
     if log:
         command = ResumeLog()
     elif pipeline:
@@ -287,7 +287,7 @@ def cancel(
     Without a dump's id it asks for one; where nobody can answer, and with --json, it lists them and
     exits 2.
     """
-    from tidelog.control.commands import StopSnapshot, build_command
+    from tidelog.control.commands import CancelDump, build_command
 
     if every and dump is not None:
         raise UsageError("give one of a dump's id and --all")
@@ -297,7 +297,7 @@ def cancel(
         dump = _choose_dump(loaded, config, as_json=as_json)
         if dump is None:
             return
-    command = build_command(StopSnapshot, {"dump_id": dump, "tables": tables}, "cancel")
+    command = build_command(CancelDump, {"dump_id": dump, "tables": tables}, "cancel")
     send(loaded, command, timeout, as_json=as_json)
 
 

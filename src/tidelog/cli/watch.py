@@ -361,7 +361,7 @@ class KeyCommands:
 
     def _pause(self, view: View, status: Mapping[str, Any]) -> None:
         from tidelog.app.overview.problems import is_dump_unfinished
-        from tidelog.control.commands import PauseSnapshot, ResumeSnapshot
+        from tidelog.control.commands import PauseDump, ResumeDump
 
         dumps = [each for each in status.get("dumps") or () if is_dump_unfinished(each)]
         if not dumps:
@@ -370,10 +370,10 @@ class KeyCommands:
         dump = dumps[min(view.dump, len(dumps) - 1)]
         name = dump["dump_id"]
         if dump["status"] == "paused":
-            resume = ResumeSnapshot(dump_id=name)
+            resume = ResumeDump(dump_id=name)
             self._ask(view, f"Resume dump {name}?", resume, f"dump {name} is resumed")
         else:
-            pause = PauseSnapshot(dump_id=name)
+            pause = PauseDump(dump_id=name)
             self._ask(view, f"Pause dump {name}?", pause, f"dump {name} is paused")
 
     def _change_speed(self, view: View, status: Mapping[str, Any], factor: float) -> None:

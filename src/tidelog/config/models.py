@@ -21,7 +21,7 @@ from pydantic import (
 
 from tidelog.config.control import ControlSection
 from tidelog.config.source import AnySource, PostgresSourceSection
-from tidelog.control.commands import OUR_IDS, ExecuteSnapshot
+from tidelog.control.commands import OUR_IDS, StartDump
 from tidelog.engine.options import (
     BATCH_SIZE,
     CommitPolicy,
@@ -255,10 +255,10 @@ class ScheduledDumpSection(Section):
         due = next(CronSim(self.cron, local, reverse=True), None)
         return None if due is None else due.astimezone(UTC)
 
-    def command(self, due: datetime) -> ExecuteSnapshot:
+    def command(self, due: datetime) -> StartDump:
         """Return the command that requests the dump of that time."""
         try:
-            return ExecuteSnapshot(
+            return StartDump(
                 dump_id=f"{self.name}-{due.astimezone(UTC):%Y%m%dT%H%MZ}",
                 tables=tuple(self.tables),
                 where=self.where,

@@ -182,7 +182,7 @@ class Command(BaseModel):
         return {"type": self.type, "data": self.model_dump(mode="json", exclude_none=True)}
 
 
-class ExecuteSnapshot(Command):
+class StartDump(Command):
     """Start a dump.
 
     Attributes:
@@ -233,7 +233,7 @@ class ExecuteSnapshot(Command):
         return value
 
     @model_validator(mode="after")
-    def _scope_is_of_one_table(self) -> ExecuteSnapshot:
+    def _scope_is_of_one_table(self) -> StartDump:
         _check_patterns(self.matching, self.tables, "tables")
         _check_patterns(self.matching, tuple(self.conditions), "conditions")
         given = self.keys is not None or self.key_set is not None
@@ -280,7 +280,7 @@ def _has_surrogate(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-class StopSnapshot(Command):
+class CancelDump(Command):
     """Cancel a dump, or some of its tables; completed progress is kept. ``dump_id`` None: all
     dumps; with ``mode``: all of that mode.
     """
@@ -292,12 +292,12 @@ class StopSnapshot(Command):
     mode: DumpMode | None = None
 
     @model_validator(mode="after")
-    def _patterns_can_match(self) -> StopSnapshot:
+    def _patterns_can_match(self) -> CancelDump:
         _check_patterns(self.matching, self.tables, "tables")
         return self
 
 
-class PauseSnapshot(Command):
+class PauseDump(Command):
     """Start no more chunks until resumed, also after a restart. ``dump_id`` None: all dumps.
     ``by``: the requester, for status.
     """
@@ -307,7 +307,7 @@ class PauseSnapshot(Command):
     by: str = Field(default="", max_length=200)
 
 
-class ResumeSnapshot(Command):
+class ResumeDump(Command):
     """Resume a paused dump. ``dump_id`` None: all dumps."""
 
     type: ClassVar[str] = "resume-snapshot"
@@ -422,10 +422,10 @@ class Handover(Command):
 COMMANDS: Mapping[str, type[Command]] = {
     command.type: command
     for command in (
-        ExecuteSnapshot,
-        StopSnapshot,
-        PauseSnapshot,
-        ResumeSnapshot,
+        StartDump,
+        CancelDump,
+        PauseDump,
+        ResumeDump,
         PauseLog,
         ResumeLog,
         PausePipeline,

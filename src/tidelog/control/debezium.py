@@ -17,12 +17,12 @@ from typing import Any
 
 from tidelog.control.commands import (
     OUR_IDS,
+    CancelDump,
     Command,
-    ExecuteSnapshot,
     LogMessage,
-    PauseSnapshot,
-    ResumeSnapshot,
-    StopSnapshot,
+    PauseDump,
+    ResumeDump,
+    StartDump,
     any_case,
     build_command,
     digest,
@@ -109,7 +109,7 @@ def _execute(signal: Signal, _coordinates: str) -> Command:
         collections = [any_case(part) for part in parts if part]
     surrogate = data.get("surrogate-key")
     return build_command(
-        ExecuteSnapshot,
+        StartDump,
         {
             "dump_id": dump_id_of(signal.signal_id),
             "tables": collections,
@@ -129,7 +129,7 @@ def _stop(signal: Signal, _coordinates: str) -> Command:
     data = _data(signal)
     tables = _collections(signal, data)
     mode = _mode(signal, data)
-    return build_command(StopSnapshot, {"tables": tables, "matching": "regex", "mode": mode})
+    return build_command(CancelDump, {"tables": tables, "matching": "regex", "mode": mode})
 
 
 def _log(signal: Signal, coordinates: str) -> Command:
@@ -141,12 +141,12 @@ def _log(signal: Signal, coordinates: str) -> Command:
 
 
 _READ: Mapping[str, Callable[[Signal, str], Command]] = {
-    ExecuteSnapshot.type: _execute,
-    StopSnapshot.type: _stop,
+    StartDump.type: _execute,
+    CancelDump.type: _stop,
     LogMessage.type: _log,
     # "The data field is ignored."
-    PauseSnapshot.type: lambda _signal, _coordinates: PauseSnapshot(by="a signal"),
-    ResumeSnapshot.type: lambda _signal, _coordinates: ResumeSnapshot(),
+    PauseDump.type: lambda _signal, _coordinates: PauseDump(by="a signal"),
+    ResumeDump.type: lambda _signal, _coordinates: ResumeDump(),
 }
 
 # ---------------------------------------------------------------- fields

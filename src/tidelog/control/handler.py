@@ -12,18 +12,18 @@ from tidelog.capture.dumps.state import NO_KEY, UNFINISHED_DUMPS, DumpState, Key
 from tidelog.capture.notifications import Notify, TableScanStatus
 from tidelog.capture.pauses import PIPELINE_KEYS, ReadingPause, pause, resume
 from tidelog.control.commands import (
+    CancelDump,
     Command,
-    ExecuteSnapshot,
     Handover,
     LogMessage,
+    PauseDump,
     PauseLog,
     PausePipeline,
-    PauseSnapshot,
+    ResumeDump,
     ResumeLog,
     ResumePipeline,
-    ResumeSnapshot,
     SetDumpOptions,
-    StopSnapshot,
+    StartDump,
     TableSelection,
     without_any_case,
 )
@@ -85,10 +85,10 @@ class CommandHandler:
         self._database = database
         self._notify = notify
         self._methods: Mapping[type[Command], Callable[[str, Any], dict[str, Any]]] = {
-            ExecuteSnapshot: self._execute,
-            StopSnapshot: self._stop,
-            PauseSnapshot: self._pause,
-            ResumeSnapshot: self._resume,
+            StartDump: self._execute,
+            CancelDump: self._stop,
+            PauseDump: self._pause,
+            ResumeDump: self._resume,
             SetDumpOptions: self._set_options,
             LogMessage: self._log_message,
             PauseLog: self._pause_log,
@@ -118,11 +118,11 @@ class CommandHandler:
                     self._notify(skipped(command.dump_id, str(error)))  # type: ignore[attr-defined]
             raise
 
-    def _pause(self, _id: str, command: PauseSnapshot) -> dict[str, Any]:
+    def _pause(self, _id: str, command: PauseDump) -> dict[str, Any]:
         now_ms = unix_ms()
         return {"dumps": self._coordinator.pause(command.dump_id, command.by, now_ms)}
 
-    def _resume(self, _id: str, command: ResumeSnapshot) -> dict[str, Any]:
+    def _resume(self, _id: str, command: ResumeDump) -> dict[str, Any]:
         return {"dumps": self._coordinator.resume(command.dump_id)}
 
     def _set_options(self, _id: str, command: SetDumpOptions) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class CommandHandler:
 
     # ------------------------------------------------------------ start
 
-    def _execute(self, command_id: str, command: ExecuteSnapshot) -> dict[str, Any]:
+    def _execute(self, command_id: str, command: StartDump) -> dict[str, Any]:
         dump_id, reason = command.dump_id, "requested"
         known = self._find_dump(dump_id)
         if command.signal_id is not None:
@@ -198,7 +198,7 @@ class CommandHandler:
         return known
 
     def _choose_tables(
-        self, command: ExecuteSnapshot, choice: TableSelection
+        self, command: StartDump, choice: TableSelection
     ) -> tuple[dict[TableName, TableSchema], list[Rejected]]:
         """The tables to dump, each once, small ones first; and the rejected ones with reasons."""
         tables = self._catalogue.tables(self._captured)
@@ -247,7 +247,7 @@ class CommandHandler:
     def _scope(
         self,
         dump_id: str,
-        command: ExecuteSnapshot,
+        command: StartDump,
         choice: TableSelection,
         shapes: dict[TableName, TableSchema],
     ) -> dict[str, Any]:
@@ -286,7 +286,7 @@ class CommandHandler:
 
     # ------------------------------------------------------------ stop
 
-    def _stop(self, _id: str, command: StopSnapshot) -> dict[str, Any]:
+    def _stop(self, _id: str, command: CancelDump) -> dict[str, Any]:
         if not command.tables and command.mode is None:
             return {"dumps": self._coordinator.cancel(command.dump_id)}
         dumps = [
@@ -337,7 +337,7 @@ def _key_columns(
 
 
 def _ordered_keys(
-    table: TableName, schema: TableSchema, command: ExecuteSnapshot
+    table: TableName, schema: TableSchema, command: StartDump
 ) -> tuple[list[Key], tuple[str, ...]]:
     """The command's keys and their columns, in order: the table's key, or its match key."""
     order = _key_columns(table, schema, command.key_columns)

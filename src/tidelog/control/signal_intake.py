@@ -14,7 +14,7 @@ from typing import Any
 
 from tidelog.capture.notifications import Notification, NotificationType, Notify
 from tidelog.control import plain_conditions
-from tidelog.control.commands import Command, ExecuteSnapshot, digest
+from tidelog.control.commands import Command, StartDump, digest
 from tidelog.control.debezium import Signal, dump_id_of, parse
 from tidelog.control.mailbox import Mailbox, new_id
 from tidelog.errors import UsageError
@@ -176,7 +176,7 @@ class SignalTable:
 
 
 def _require_plain(command: Command) -> Command:
-    if not isinstance(command, ExecuteSnapshot):
+    if not isinstance(command, StartDump):
         return command
     conditions = [c for c in (*command.conditions.values(), command.where) if c is not None]
     if not conditions:

@@ -20,7 +20,7 @@ from tidelog import Config, app
 from tidelog.app.overview.build import overview
 from tidelog.app.overview.remote_control import chunks_of
 from tidelog.capture.session.start import INITIAL_DUMP
-from tidelog.commands import ExecuteSnapshot
+from tidelog.commands import StartDump
 from tidelog.demo.servers.embedded import Watcher
 from tidelog.demo.shop import TABLES, Shop, Sizes
 from tidelog.demo.workload import Workload, create_shop, open_shop
@@ -484,7 +484,7 @@ class DemoRun:
 
     def _dump_once_more(self) -> None:
         self._story.set_step("every table is dumped once more, while everything runs")
-        command = ExecuteSnapshot(dump_id=SECOND_DUMP)
+        command = StartDump(dump_id=SECOND_DUMP)
         answer = self._wait_for(
             BackgroundCall(lambda: app.send_command(self._config, command, timeout_s=PATIENCE_S))
         )

@@ -23,7 +23,7 @@ from tidelog import app
 from tidelog.capture.notifications import Notification
 from tidelog.capture.session import session
 from tidelog.config import parse_config
-from tidelog.control.commands import Command, ExecuteSnapshot
+from tidelog.control.commands import Command, StartDump
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import ChunkMeta
 from tidelog.system import failpoints
@@ -177,7 +177,7 @@ control:
     def dump(self, *tables: str, **scope: Any) -> str:  # type: ignore[override]
         """Ask for a dump of ``tables`` (``public.t``); its id."""
         dump_id = f"dump-{next(self._dumps)}"
-        self.send(ExecuteSnapshot(dump_id=dump_id, tables=tables or ("public.t",), **scope))
+        self.send(StartDump(dump_id=dump_id, tables=tables or ("public.t",), **scope))
         return dump_id
 
     def reach(self, held: Gate) -> None:

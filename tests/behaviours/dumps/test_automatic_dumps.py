@@ -24,7 +24,7 @@ from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps import table_dump
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.session.loop import CaptureLoop
-from tidelog.control.commands import StopSnapshot
+from tidelog.control.commands import CancelDump
 
 pytestmark = pytest.mark.integration
 
@@ -211,7 +211,7 @@ def test_dump_that_serves_a_change_is_cancelled(
         dumped.do(f"UPDATE t SET n = {N} WHERE id = 2")
         dumped.wait_for(lambda: dumped.progress(dump).get("due"), "the dump serves the change, too")
         assert len(automatic(dumped)) == before
-        dumped.send(StopSnapshot(dump_id=dump))
+        dumped.send(CancelDump(dump_id=dump))
         held.open()
         dumped_again(dumped)
     assert len(automatic(dumped)) == before + 1
@@ -230,7 +230,7 @@ def test_dump_that_was_cancelled_makes_nothing_good(
         dumped.sql.execute(ADDED)
         dumped.reach(held)
         dumped.wait_for(lambda: automatic(dumped), "it is shown")
-        dumped.send(StopSnapshot(dump_id=automatic(dumped)[0]["dump_id"]))
+        dumped.send(CancelDump(dump_id=automatic(dumped)[0]["dump_id"]))
     ((automatic_dumps, seen),) = told
     automatic_dumps.on_unlogged(seen)
     dumped_again(dumped)

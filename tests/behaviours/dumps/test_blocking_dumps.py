@@ -18,7 +18,7 @@ from tests.integration.windows.live import Event, Key, Row, at, crash, replay
 
 from tidelog.capture.dumps import dump_notifications
 from tidelog.capture.dumps import snapshot_dumps as blocking
-from tidelog.control.commands import StopSnapshot
+from tidelog.control.commands import CancelDump
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.ports import BlockingReader
 from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
@@ -230,7 +230,7 @@ def test_cancelled_dump_lets_the_log_go(make: Make) -> None:
         dump = dumped.dump(mode="blocking")
         dumped.reach(held)
         dumped.do(f"UPDATE t SET n = {N} WHERE id = 1")
-        dumped.send(StopSnapshot(dump_id=dump))
+        dumped.send(CancelDump(dump_id=dump))
         held.open()
         dumped.dumped(dump, "aborted")
     dumped.check()

@@ -12,7 +12,7 @@ from tests.behaviours.dumps.ways import ONE, Way, ways
 from tests.integration.windows.live import replay
 
 from tidelog.capture.catalogue_watch import CatalogueWatch
-from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, ResumeSnapshot
+from tidelog.control.commands import PauseDump, ResumeDump, StartDump
 from tidelog.eventlog.reader import EventLog
 
 pytestmark = pytest.mark.integration
@@ -127,7 +127,7 @@ def test_excluded_table_is_never_in_the_event_log(make: Make, snapshot: str) -> 
         dumped.sql.execute(f"INSERT INTO {table} SELECT s.*, 'a' FROM ({series(12)}) s".encode())
     dumped.start()
     for dump_id, tables in (("all", ("!public.u",)), ("two", ("public.t", "public.u"))):
-        details = dumped.send(ExecuteSnapshot(dump_id=dump_id, tables=tables))
+        details = dumped.send(StartDump(dump_id=dump_id, tables=tables))
         assert "public.t" in details["tables"]
         assert "public.u" not in details["tables"]
         assert [each["table"] for each in details["rejected"]] == [tables[-1]]
@@ -163,13 +163,13 @@ def test_table_that_is_excluded_during_its_dump_is_read_no_further(make: Make) -
         first = dumped.dump("public.u", "public.t")
         second = dumped.dump("public.u")
         dumped.reach(held)
-        dumped.send(PauseSnapshot())
+        dumped.send(PauseDump())
     dumped.stop()
     end = EventLog.open(dumped.directory / "log").latest_offset()
     dumped.tables = (*ALL, "!public.u")
     dumped.start()
     dumped.sql.execute("UPDATE u SET n = 100 WHERE id = 1")
-    dumped.send(ResumeSnapshot())
+    dumped.send(ResumeDump())
     dumped.wait_for(lambda: dumped.progress(first)["status"] == "done", "t is dumped")
     dumped.wait_for(lambda: dumped.state(second)["status"] == "aborted", "nothing is left")
     dumped.catch_up()

@@ -10,7 +10,7 @@ from tests.behaviours.dumps.dumped import Dumped, Make, gate
 from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, TWO, Way, ways
 
-from tidelog.control.commands import SetDumpOptions, StopSnapshot
+from tidelog.control.commands import CancelDump, SetDumpOptions
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState
 
@@ -24,7 +24,7 @@ def test_stopped_dump_leaves_the_log_as_it_is(make: Make) -> None:
     dumped.start()
     dump = dumped.dump()
     dumped.passed(dump, 2)
-    dumped.send(StopSnapshot(dump_id=dump))
+    dumped.send(CancelDump(dump_id=dump))
     dumped.dumped(dump, "aborted")
     rows = len(dumped.rows_of(dump))
     dumped.do(f"UPDATE t SET n = {N} WHERE id = 3")
@@ -51,7 +51,7 @@ def test_some_tables_of_a_dump_are_stopped(make: Make, which: str, way: Way) -> 
     dump = dumped.dump(*tables)
     dumped.passed(dump, 1, tables[0])
     stopped = tables[0] if which == "begun" else tables[-1]
-    dumped.send(StopSnapshot(dump_id=dump, tables=(stopped,)))
+    dumped.send(CancelDump(dump_id=dump, tables=(stopped,)))
     dumped.send(SetDumpOptions(delay_ms=0))
     dumped.dumped(dump)
     assert dumped.progress(dump, stopped)["status"] == "cancelled"

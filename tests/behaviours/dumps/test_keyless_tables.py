@@ -22,7 +22,7 @@ from tests.integration.postgres.conftest import UNCHANGED
 from tests.integration.windows.live import Row, _images, at, crash
 
 from tidelog.capture.dumps import snapshot_dumps
-from tidelog.control.commands import PauseSnapshot, ResumeSnapshot, StopSnapshot
+from tidelog.control.commands import CancelDump, PauseDump, ResumeDump
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import RecordKind
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
@@ -217,15 +217,15 @@ def test_a_dump_that_is_paused_begins_anew_and_a_cancelled_one_is_no_dump(make: 
     with gate("keyless.read") as held:
         dump = dumped.dump(HEAP)
         dumped.reach(held)
-        dumped.send(PauseSnapshot(dump_id=dump))
+        dumped.send(PauseDump(dump_id=dump))
     dumped.do("DELETE FROM heap WHERE v = 3")
-    dumped.send(ResumeSnapshot(dump_id=dump))
+    dumped.send(ResumeDump(dump_id=dump))
     dumped.dumped(dump)
     check_heap(dumped)
     with gate("keyless.read") as held:
         cancelled = dumped.dump(HEAP)
         dumped.reach(held)
-        dumped.send(StopSnapshot(dump_id=cancelled))
+        dumped.send(CancelDump(dump_id=cancelled))
     dumped.dumped(cancelled, "aborted")
     dumped.do("INSERT INTO heap (v, w) VALUES (3, 'w')")
     check_heap(dumped)

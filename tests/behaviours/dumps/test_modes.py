@@ -9,7 +9,7 @@ from tests.behaviours.dumps.ways import ONE, READERS, TWO, only, ways
 from tests.integration.windows.live import at, crash
 from tests.support.undumpable import KEYS, undumpable
 
-from tidelog.control.commands import StopSnapshot
+from tidelog.control.commands import CancelDump
 from tidelog.errors import ConfigError, IncompleteDumpError
 from tidelog.ext import Snapshotter
 
@@ -102,7 +102,7 @@ def test_always_does_not_begin_again_what_was_cancelled(make: Make) -> None:
     dumped.start()
     dumped.wait_for(lambda: len(dumped.chunks()) > 1, "the dump is under way")
     [dump] = [dump["dump_id"] for dump in dumped.seen["dumps"]]
-    dumped.send(StopSnapshot(dump_id=dump))
+    dumped.send(CancelDump(dump_id=dump))
     since = dumped.seen["since_ms"]
     dumped.sql.execute(
         "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "

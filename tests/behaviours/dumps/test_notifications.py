@@ -16,7 +16,7 @@ from tests.behaviours.dumps.sources import N
 from tests.behaviours.dumps.ways import Way, ways
 
 from tidelog.capture.notifications import TableScanStatus
-from tidelog.control.commands import PauseSnapshot, ResumeSnapshot, StopSnapshot
+from tidelog.control.commands import CancelDump, PauseDump, ResumeDump
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -96,16 +96,16 @@ def test_nothing_is_in_progress_while_paused_nor_after_the_end(make: Make) -> No
     with gate("chunk.after_read", hit=2) as held:
         dump = dumped.dump()
         dumped.reach(held)
-        dumped.send(PauseSnapshot(dump_id=dump))
+        dumped.send(PauseDump(dump_id=dump))
         before = dumped.progress(dump)["chunks"]
         held.open()
         dumped.passed(dump, before + 1)
     types = [str(n.type) for n in dumped.notices if n.dump_id == dump]
     assert types[-1] == "PAUSED", types
     with gate("chunk.after_read", hit=1) as held:
-        dumped.send(ResumeSnapshot(dump_id=dump))
+        dumped.send(ResumeDump(dump_id=dump))
         dumped.reach(held)
-        dumped.send(StopSnapshot(dump_id=dump))
+        dumped.send(CancelDump(dump_id=dump))
         held.open()
     dumped.dumped(dump, "aborted")
     dumped.do(f"UPDATE t SET n = {N} WHERE id = 3")

@@ -15,7 +15,7 @@ from tests.integration.windows.live import at, crash
 
 from tidelog.app import reset, reset_plan
 from tidelog.app.capture.recovery import PASSED_KEY
-from tidelog.control.commands import StopSnapshot
+from tidelog.control.commands import CancelDump
 from tidelog.errors import GapError, SourceChangedError, UsageError
 from tidelog.model.records import Resume
 from tidelog.ports import LogEvent
@@ -129,7 +129,7 @@ def test_stop_then_another_dump_after_a_restart(make: Make) -> None:
     dumped = slow(make)
     first = dumped.dump()
     dumped.passed(first, 2)
-    dumped.send(StopSnapshot())
+    dumped.send(CancelDump())
     dumped.dumped(first, "aborted")
     dumped.restart()
     second = dumped.dump()
@@ -301,12 +301,12 @@ def test_dropped_publication_with_when_needed_dumps_again(make: Make, capture: s
 @ways(READERS)
 def test_paused_dump_stays_paused_over_a_restart(make: Make) -> None:
     """Debezium: testPauseDuringSnapshot."""
-    from tidelog.control.commands import PauseSnapshot, ResumeSnapshot
+    from tidelog.control.commands import PauseDump, ResumeDump
 
     dumped = slow(make, rows=100)
     dump = dumped.dump()
     dumped.passed(dump, 2)
-    dumped.send(PauseSnapshot())
+    dumped.send(PauseDump())
     dumped.wait_for(lambda: dumped.state(dump)["status"] == "paused", "it is paused")
     dumped.wait_for(lambda: not dumped.seen["windows"], "what was begun has ended")
     rows = len(dumped.rows_of(dump))
@@ -316,7 +316,7 @@ def test_paused_dump_stays_paused_over_a_restart(make: Make) -> None:
     threading.Event().wait(0.5)
     assert dumped.state(dump)["status"] == "paused"
     assert len(dumped.rows_of(dump)) == rows < 100
-    dumped.send(ResumeSnapshot())
+    dumped.send(ResumeDump())
     dumped.dumped(dump)
     dumped.check()
     assert ("PAUSED", "") in dumped.notifications(dump)

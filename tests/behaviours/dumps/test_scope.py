@@ -15,7 +15,7 @@ from tidelog import app
 from tidelog.app.sources.keys import store_keys
 from tidelog.capture.dumps import table_dump
 from tidelog.capture.dumps.refetch_queue import KeySets, missing_set
-from tidelog.control.commands import ExecuteSnapshot, StopSnapshot
+from tidelog.control.commands import CancelDump, StartDump
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -61,7 +61,7 @@ def test_bad_tables_in_the_list_hold_up_nothing(make: Make) -> None:
     dumped.sql.execute("CREATE TABLE keyless (n int)")
     dumped.start()
     outcome = dumped.send(
-        ExecuteSnapshot(
+        StartDump(
             dump_id="d",
             tables=("public.nothing", "aside.ledger", "public.keyless", "public.a1", "public.b1"),
         )
@@ -79,7 +79,7 @@ def test_list_that_matches_nothing_is_refused_and_the_next_dump_goes_on(make: Ma
     """Debezium: snapshotWithRegexDataCollectionsNotExist."""
     dumped = three(make)
     dumped.start()
-    command = ExecuteSnapshot(dump_id="none", tables=("public.zz.*",), matching="regex")
+    command = StartDump(dump_id="none", tables=("public.zz.*",), matching="regex")
     outcome = app.send_command(dumped.config, command, timeout_s=PATIENCE_S).to_dict()
     assert "public.a1" in outcome["error"], "it says what there is"
     dumped.dumped(dumped.dump("public.a1"))
@@ -185,7 +185,7 @@ def test_dumps_that_share_their_stored_keys(make: Make) -> None:
     with gate("chunk.after_low") as held:
         first, second = (dumped.dump(key_set=keys, key_columns=("id",)) for _ in range(2))
         dumped.reach(held)
-        dumped.send(StopSnapshot(dump_id=first))
+        dumped.send(CancelDump(dump_id=first))
         held.open()
         done = dumped.dumped(second)
     assert done["tables"][0]["keys_read"] == count

@@ -18,7 +18,7 @@ from tests.e2e.web.shop import OPERATOR, SQL, Shop, free_port, wait_for
 from tidelog import app
 from tidelog.app.base import last_results
 from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, ActivityDay
-from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
+from tidelog.control.commands import PauseDump, SetDumpOptions, StartDump
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.results import CheckFinding, TableComparison
 from tidelog.state.opening import open_state
@@ -143,11 +143,11 @@ def test_pictures(busy: Shop, new_page: Open, tmp_path: Path) -> None:
                 busy.deliver({"delta": 1, "opensearch": 1})
     busy.deliver({"delta": 1, "opensearch": 1})
     app.send_command(busy.config, SetDumpOptions(rows_per_second=900, chunk_rows=100), timeout_s=60)
-    dump = ExecuteSnapshot(dump_id="nightly", tables=("public.orders", "public.customers"))
+    dump = StartDump(dump_id="nightly", tables=("public.orders", "public.customers"))
     app.send_command(busy.config, dump, timeout_s=60)
-    again = ExecuteSnapshot(dump_id="items-again", tables=("public.items",))
+    again = StartDump(dump_id="items-again", tables=("public.items",))
     app.send_command(busy.config, again, timeout_s=60)
-    pause = PauseSnapshot(dump_id="items-again", by="otto@db-host")
+    pause = PauseDump(dump_id="items-again", by="otto@db-host")
     app.send_command(busy.config, pause, timeout_s=60)
     page.wait_for_selector(".percent:text-matches('[2-9]\\\\d %')", timeout=WAIT_MS)
     for colours, name in (("light", ""), ("dark", "-dark")):

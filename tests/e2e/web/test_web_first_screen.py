@@ -24,7 +24,7 @@ from tidelog.app.base import last_results
 from tidelog.app.overview.build import overview
 from tidelog.capture import source_monitor
 from tidelog.cli.status_lines import lines
-from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
+from tidelog.control.commands import PauseDump, SetDumpOptions, StartDump
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.eventlog.reader import EventLog
@@ -111,9 +111,9 @@ def make_trouble(shop: Shop) -> None:
         last_results.store_results(state, reports, whole=True)
     slowly = SetDumpOptions(rows_per_second=60, chunk_rows=20)
     for command in (
-        slowly, ExecuteSnapshot(dump_id="nightly"),
-        ExecuteSnapshot(dump_id="again", tables=("public.t03",)),
-        PauseSnapshot(dump_id="again", by="otto@db-host"),
+        slowly, StartDump(dump_id="nightly"),
+        StartDump(dump_id="again", tables=("public.t03",)),
+        PauseDump(dump_id="again", by="otto@db-host"),
     ):  # fmt: skip
         app.send_command(shop.config, command, timeout_s=60)
 

@@ -13,7 +13,7 @@ from tests.e2e.web.shop import OPERATOR, VIEWER, Shop, wait_for
 from tests.e2e.web.test_web_page import ask, login
 
 from tidelog import app
-from tidelog.control.commands import ExecuteSnapshot, PauseLog, ResumeLog, ResumePipeline
+from tidelog.control.commands import PauseLog, ResumeLog, ResumePipeline, StartDump
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -61,7 +61,7 @@ def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
         sql.execute("UPDATE customers SET name = 'while it was paused' WHERE id = 1")
     page.wait_for_timeout(2500)
     assert records(delivering) == before
-    dump = ExecuteSnapshot(dump_id="meanwhile", tables=("public.customers",))
+    dump = StartDump(dump_id="meanwhile", tables=("public.customers",))
     app.send_command(delivering.config, dump, timeout_s=30)
     page.wait_for_selector(".dump >> text=The log is paused by Anna on the web page.")
     assert "blocked by capture" in page.inner_text(".dump")

@@ -18,7 +18,7 @@ from tidelog.capture.notifications import NotificationType
 from tidelog.control.channels import kafka as channels_kafka
 from tidelog.control.channels import kafka as kafka_signals
 from tidelog.control.channels.kafka import STATE_KEY
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import StateError
 from tidelog.ports import MAX_SIGNAL_BYTES
@@ -70,7 +70,7 @@ def test_a_published_signal_without_an_id_starts_its_dump(topic: Topic, heard: H
     heard.act_on("execute-snapshot")
     name = f"{topic.name}-1"
     assert heard.acted == [
-        ExecuteSnapshot(
+        StartDump(
             dump_id=name,
             tables=("schema1.table1", "schema1.table2"),
             matching="regex",

@@ -19,7 +19,7 @@ from tidelog import app
 from tidelog.app.capture import maintenance
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.config import Config, parse_config
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import PreflightError, SourceChangedError
 from tidelog.sources.mysql.stream.log_tables import LogTables
@@ -148,7 +148,7 @@ def test_lost_right_to_one_table_is_reported_and_its_log_continues(
 
         def ask(dump_id: str) -> list[str]:
             """Tables that can't be dumped."""
-            command = ExecuteSnapshot(dump_id=dump_id, tables=("*.t", "*.u"), signal_id=dump_id)
+            command = StartDump(dump_id=dump_id, tables=("*.t", "*.u"), signal_id=dump_id)
             outcome = app.send_command(config, command, timeout_s=60).to_dict()
             assert outcome["error"] is None, outcome
             return [each["table"] for each in outcome["details"].get("rejected", ())]

@@ -13,7 +13,7 @@ from tests.integration.mysql.test_source_docs import capturing
 from tidelog import app
 from tidelog.codecs.mysql import flavor
 from tidelog.config import Config, parse_config
-from tidelog.control.commands import ExecuteSnapshot, PauseLog, ResumeLog
+from tidelog.control.commands import PauseLog, ResumeLog, StartDump
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 
 pytestmark = pytest.mark.integration
@@ -88,7 +88,7 @@ def test_dumps_wait_while_the_binlog_is_about_to_be_removed(
         wait_for(config, lambda s: s.get("log_guard"), failures)
         send(config, PauseLog(by="a test"))
         mysql_family.execute("INSERT INTO t VALUES (1, '')", name)
-        send(config, ExecuteSnapshot(dump_id="d1", tables=(f"{name}.t",)))
+        send(config, StartDump(dump_id="d1", tables=(f"{name}.t",)))
         status = wait_for(config, lambda s: len(s["dumps_held"]) == 2, failures)
         assert {hold["why"] for hold in status["dumps_held"]} == {"log_paused", "log_in_danger"}
         told = {each["kind"]: each for each in status["overview"]["problems"]}

@@ -19,7 +19,7 @@ import pytest
 from tidelog import app
 from tidelog.capture import log_guard
 from tidelog.config import Config, parse_config
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
+from tidelog.control.commands import SetDumpOptions, StartDump
 from tidelog.errors import GapError, LogInDangerError
 
 pytestmark = pytest.mark.integration
@@ -136,7 +136,7 @@ def test_dumps_wait_while_the_log_is_in_danger_and_the_log_does_not(
 ) -> None:
     captured = make("pause_dumps")
     captured.start()
-    captured.send(ExecuteSnapshot(dump_id="d1", tables=("public.t",)))
+    captured.send(StartDump(dump_id="d1", tables=("public.t",)))
     captured.wait_for(rows_read)
     with captured.danger():
         status = captured.wait_for(lambda s: s if s.get("dumps_held") else None)
@@ -149,7 +149,7 @@ def test_dumps_wait_while_the_log_is_in_danger_and_the_log_does_not(
                 for event in app.read_log(captured.config)
             )
         )
-        captured.send(ExecuteSnapshot(dump_id="d2", tables=("public.t",)))
+        captured.send(StartDump(dump_id="d2", tables=("public.t",)))
         time.sleep(1)
         assert rows_read(app.status(captured.config).document) == held < ROWS
         found = app.status(captured.config).document["overview"]

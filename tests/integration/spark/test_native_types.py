@@ -25,7 +25,7 @@ import tidelog
 from tidelog import app
 from tidelog.app.base.outputs import make_outputs
 from tidelog.config import Config, load_config
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TableLeftOutError
 from tidelog.eventlog.reader import EventLog
@@ -315,7 +315,7 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
         config = load_config(file)
         sql.execute("INSERT INTO grids VALUES (2, '{5}')")
         sql.execute("INSERT INTO t (id, c2) VALUES (10, '{10}')")
-        command = ExecuteSnapshot(dump_id="again", tables=("public.grids",))
+        command = StartDump(dump_id="again", tables=("public.grids",))
         assert app.send_command(config, command, timeout_s=30).to_dict()["error"] is None
         app.dump_wait(config, "again", timeout_s=60)
         wait_for(config, 7)

@@ -18,7 +18,7 @@ import tidelog
 from tidelog import app
 from tidelog.cli import main
 from tidelog.config import Config, load_config
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError, UsageError
 from tidelog.state.sqlite import SqliteState
@@ -157,7 +157,7 @@ def test_keys_of_a_refused_command_are_let_go(shop: Shop, tmp_path: Path) -> Non
     file.write_text("line,at\n1,2024-01-01 01:00:00+00\n")
     fields = asdict(app.store_key_file(shop.config, file, ["public.orders"]))
     assert len(key_sets(shop)) == 1
-    command = ExecuteSnapshot(dump_id="refused", **(fields | {"tables": ("public.aside",)}))
+    command = StartDump(dump_id="refused", **(fields | {"tables": ("public.aside",)}))
     assert app.send_command(shop.config, command, timeout_s=30).to_dict()["error"] is not None
     assert key_sets(shop) == []
 
@@ -175,7 +175,7 @@ def test_key_file_is_dumped_and_its_keys_are_let_go(shop: Shop, tmp_path: Path) 
     pq.write_table(shop.lake().where("line = 2").toArrow(), file)
     fields = asdict(app.store_key_file(shop.config, file, ["public.ord*"]))
     assert fields["key_columns"] == ("at", "line")
-    command = ExecuteSnapshot(dump_id="from-file", **fields)
+    command = StartDump(dump_id="from-file", **fields)
     assert app.send_command(shop.config, command, timeout_s=30).to_dict()["error"] is None
     done = app.dump_wait(shop.config, "from-file", timeout_s=60).to_dict()
     assert (done["tables"][0]["rows_read"], done["tables"][0]["keys_absent"]) == (1000, 0)
@@ -184,14 +184,14 @@ def test_key_file_is_dumped_and_its_keys_are_let_go(shop: Shop, tmp_path: Path) 
 
 def test_waiting_ends_when_the_lake_holds_the_dump_and_not_before(shop: Shop) -> None:
     shop.deliver()
-    assert app.wait_finalized(shop.config, "from-file", timeout_s=5).to_dict()["delivered"]
-    command = ExecuteSnapshot(dump_id="whole", tables=("public.orders", "public.aside"))
+    assert app.wait_delivered(shop.config, "from-file", timeout_s=5).to_dict()["delivered"]
+    command = StartDump(dump_id="whole", tables=("public.orders", "public.aside"))
     assert app.send_command(shop.config, command, timeout_s=30).to_dict()["error"] is None
     assert app.dump_wait(shop.config, "whole", timeout_s=60).to_dict()["status"] == "completed"
     with pytest.raises(TidelogError, match=r"within 1 s: the outputs are behind; is the pipeline"):
-        app.wait_finalized(shop.config, "whole", timeout_s=1)
+        app.wait_delivered(shop.config, "whole", timeout_s=1)
     shop.deliver()
-    found = app.wait_finalized(shop.config, "whole", "delta", timeout_s=5).to_dict()
+    found = app.wait_delivered(shop.config, "whole", "delta", timeout_s=5).to_dict()
     tables = {table["table"]: table for table in found["tables"]}
     assert found["delivered"]
     assert found["offset"] >= tables["public.orders"]["finalized_until"]
@@ -253,11 +253,11 @@ def test_waiting_for_what_is_not_there_is_refused(
     shop: Shop, dump: str, output: str | None, expected: str
 ) -> None:
     with pytest.raises(UsageError, match=expected):
-        app.wait_finalized(shop.config, dump, output, timeout_s=5)
+        app.wait_delivered(shop.config, dump, output, timeout_s=5)
 
 
 def test_dump_that_no_output_takes_is_not_waited_for(shop: Shop) -> None:
-    command = ExecuteSnapshot(dump_id="aside", tables=("public.aside",))
+    command = StartDump(dump_id="aside", tables=("public.aside",))
     assert app.send_command(shop.config, command, timeout_s=30).to_dict()["error"] is None
     with pytest.raises(UsageError, match="no output takes a table of dump aside"):
-        app.wait_finalized(shop.config, "aside", timeout_s=30)
+        app.wait_delivered(shop.config, "aside", timeout_s=30)

@@ -30,7 +30,7 @@ from tidelog.capture.dumps.automatic import UNLOGGED_KEY
 from tidelog.capture.session import session
 from tidelog.capture.unsupported_tables import REFUSED_KEY
 from tidelog.config import parse_config
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import StartDump
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import RecordKind
@@ -271,7 +271,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
     ) -> str:
         """Ask for a dump; its id."""
         dump_id = f"dump-{next(self._dumps)}"
-        command = ExecuteSnapshot(
+        command = StartDump(
             dump_id=dump_id,
             tables=(table,),
             keys=keys,  # type: ignore[arg-type]

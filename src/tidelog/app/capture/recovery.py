@@ -18,7 +18,7 @@ from tidelog.app.sources.kinds import source_kind
 from tidelog.capture.log_guard import GIVEN_UP_KEY, with_its_cause
 from tidelog.capture.session.start import CONSENT_KEY, GAP_KEY, GENERATION_KEY, STATUS_KEY
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.control.commands import ExecuteSnapshot, Key, build_command
+from tidelog.control.commands import Key, StartDump, build_command
 from tidelog.control.mailbox import new_id
 from tidelog.errors import (
     GapError,
@@ -217,7 +217,7 @@ def repair(
         missing: what to do with keys that are not in the table: ``delete``: outputs delete them;
             ``list``: only return them.
         wait: whether to wait until the dump has ended; it is in the event log then. For the
-            outputs, see `tidelog.app.wait_finalized`.
+            outputs, see `tidelog.app.wait_delivered`.
         timeout_s: the longest time to wait; None: for ever. The dump continues after it.
 
     Raises:
@@ -242,7 +242,7 @@ def repair(
         return KeyRepair(None, "completed", 0)
     dump_id = f"repair-{new_id().lower()}"
     data = {"tables": (str(scope.table),), "key_set": name, "key_columns": columns}
-    command = build_command(ExecuteSnapshot, {"dump_id": dump_id, "missing": missing, **data})
+    command = build_command(StartDump, {"dump_id": dump_id, "missing": missing, **data})
     until = deadline - time.monotonic() if wait else COMMAND_TIMEOUT_S
     outcome = send_command(config, command, timeout_s=until)
     if outcome.error is not None:

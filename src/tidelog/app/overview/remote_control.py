@@ -404,7 +404,7 @@ POLL_S = 0.2
 PAID_WAIT_INTERVAL_S: Final = 5.0
 
 
-def wait_finalized(
+def wait_delivered(
     config: AnyConfig,
     dump_id: str,
     output: str | None = None,

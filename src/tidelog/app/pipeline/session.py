@@ -28,7 +28,7 @@ from tidelog.capture.leadership import Leader, LeaseKeeper, end_later
 from tidelog.capture.pauses import PipelinePause
 from tidelog.codecs.wire_formats import source_spellings
 from tidelog.config import Config
-from tidelog.control.commands import ExecuteSnapshot, build_command
+from tidelog.control.commands import StartDump, build_command
 from tidelog.control.mailbox import new_id
 from tidelog.errors import (
     ConfigError,
@@ -201,7 +201,7 @@ def _send(config: Config, tables: Collection[TableName]) -> str | None:
     """Send the command with a new dump id: an earlier dump does not count."""
     dump_id = f"catch-up-{new_id().lower()}"
     named = tuple(str(table) for table in sorted(tables))
-    command = build_command(ExecuteSnapshot, {"dump_id": dump_id, "tables": named})
+    command = build_command(StartDump, {"dump_id": dump_id, "tables": named})
     return send_command(config, command, timeout_s=_COMMAND_TIMEOUT_S).error
 
 
@@ -274,7 +274,7 @@ class FilteredRows:
             "key_columns": schema.match_key,
             "missing": "list",  # the log has their deletes
         }
-        command = build_command(ExecuteSnapshot, data)
+        command = build_command(StartDump, data)
         error = send_command(self._config, command, timeout_s=_COMMAND_TIMEOUT_S).error
         subject = (
             f"output {output}: {count} changed rows of {schema.table} lack columns that the filter "

@@ -16,7 +16,7 @@ from tidelog.app.sources.kinds import source_kind
 from tidelog.capture.dumps.refetch_queue import KEYS_PER_DOCUMENT, KeySets
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.control.commands import Command, ExecuteSnapshot, Key
+from tidelog.control.commands import Command, Key, StartDump
 from tidelog.control.key_files import read_key_file
 from tidelog.control.mailbox import id_time_ms, new_id
 from tidelog.errors import UsageError
@@ -124,7 +124,7 @@ def _has_surrogate(text: str) -> bool:
 
 
 def store_key_file(config: Config, path: Path, tables: Sequence[str]) -> StoredKeys:
-    """Store the keys of a file; return the fields of `ExecuteSnapshot` for them.
+    """Store the keys of a file; return the fields of `StartDump` for them.
 
     Raises:
         UsageError: the file or its keys can't be used, or ``tables`` is not one table with a key.
@@ -160,7 +160,7 @@ def discard_unused(state: StateStore, used: Collection[str], now_ms: int) -> Non
 
 def discard_keys(state: StateStore, command: Command) -> None:
     """Delete the keys that came with a command that was refused."""
-    if isinstance(command, ExecuteSnapshot) and (command.key_set or "").startswith(GIVEN):
+    if isinstance(command, StartDump) and (command.key_set or "").startswith(GIVEN):
         KeySets(state).delete(str(command.key_set))
 
 

@@ -41,7 +41,7 @@ from tidelog.control.channels.rate_limit import (
     TokenRateLimit,
 )
 from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
-from tidelog.control.commands import COMMANDS, Command, ExecuteSnapshot, command_from_json
+from tidelog.control.commands import COMMANDS, Command, StartDump, command_from_json
 from tidelog.control.mailbox import new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
@@ -401,7 +401,7 @@ def command_of(document: Mapping[str, Any], by: str) -> tuple[Command, str]:
         raise UsageError(f"type is one of {', '.join(known)}")
     if not isinstance(data, Mapping):
         raise UsageError("data is a JSON object")
-    if kind == ExecuteSnapshot.type:
+    if kind == StartDump.type:
         data = {**data, "dump_id": new_id().lower()}
     elif "by" in known[kind].model_fields:
         data = {**data, "by": by}

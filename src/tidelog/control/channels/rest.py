@@ -29,19 +29,19 @@ from tidelog.control.channels.rate_limit import (
 )
 from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
 from tidelog.control.commands import (
+    CancelDump,
     Command,
     DumpId,
-    ExecuteSnapshot,
     Key,
+    PauseDump,
     PauseLog,
     PausePipeline,
-    PauseSnapshot,
     Priority,
+    ResumeDump,
     ResumeLog,
     ResumePipeline,
-    ResumeSnapshot,
     SetDumpOptions,
-    StopSnapshot,
+    StartDump,
     TablePattern,
     build_command,
 )
@@ -56,7 +56,7 @@ _REFERENCE = "#/components/schemas/{model}"
 
 
 class DumpBody(BaseModel):
-    """A dump to start. All except ``dump_id`` as in `ExecuteSnapshot`, which checks them."""
+    """A dump to start. All except ``dump_id`` as in `StartDump`, which checks them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
     dump_id: DumpId | None = Field(
@@ -90,7 +90,7 @@ class DumpBody(BaseModel):
     )
 
     def command(self, dump_id: str) -> dict[str, Any]:
-        """The data of an `ExecuteSnapshot`."""
+        """The data of an `StartDump`."""
         return {**self.model_dump(exclude_none=True), "dump_id": dump_id}
 
 
@@ -159,7 +159,7 @@ def openapi() -> dict[str, Any]:
         "info": {
             "title": "Tidelog",
             "version": __version__,
-            "description": f"Commands and status of a capture. {ExecuteSnapshot.__doc__}",
+            "description": f"Commands and status of a capture. {StartDump.__doc__}",
         },
         "security": [{"token": []}],
         "paths": paths,
@@ -410,10 +410,10 @@ def _start(call: _Call) -> tuple[int, Any]:
         body = DumpBody.model_validate(call.document())
     except ValidationError:
         # The command's own message names the field without its value.
-        build_command(ExecuteSnapshot, {"dump_id": "x", **_mapping(call.document())})
+        build_command(StartDump, {"dump_id": "x", **_mapping(call.document())})
         raise UsageError("the body is not a dump; see /openapi.json") from None
     dump_id = body.dump_id or new_id().lower()
-    command = build_command(ExecuteSnapshot, body.command(dump_id))
+    command = build_command(StartDump, body.command(dump_id))
     key = f"rest:dump:{dump_id}"
     if not call.backend.mailbox.key_used(key) and _find_dump(call, dump_id) is not None:
         raise HttpError(409, "Conflict", f"there is a dump {dump_id} already")
@@ -421,7 +421,7 @@ def _start(call: _Call) -> tuple[int, Any]:
 
 
 def _pause(call: _Call) -> tuple[int, Any]:
-    return call.send(PauseSnapshot(dump_id=_dump_id(call), by=_BY))
+    return call.send(PauseDump(dump_id=_dump_id(call), by=_BY))
 
 
 def _pipeline(call: _Call, command: type[Command], **more: str) -> tuple[int, Any]:
@@ -430,7 +430,7 @@ def _pipeline(call: _Call, command: type[Command], **more: str) -> tuple[int, An
 
 def _cancel(call: _Call) -> tuple[int, Any]:
     tables = call.request.query_params.getlist("table")
-    return call.send(build_command(StopSnapshot, {"dump_id": _dump_id(call), "tables": tables}))
+    return call.send(build_command(CancelDump, {"dump_id": _dump_id(call), "tables": tables}))
 
 
 def _signal(call: _Call) -> tuple[int, Any]:
@@ -517,12 +517,12 @@ ROUTES: Final = (
         "post",
         "/dumps/{id}/resume",
         "Resume a paused dump.",
-        lambda c: c.send(ResumeSnapshot(dump_id=_dump_id(c))),
+        lambda c: c.send(ResumeDump(dump_id=_dump_id(c))),
     ),
     ApiRoute("post", "/dumps/{id}/cancel", "Cancel a dump, or its `table`s.", _cancel),
-    ApiRoute("post", "/pause", "Pause all dumps.", lambda c: c.send(PauseSnapshot(by=_BY))),
-    ApiRoute("post", "/resume", "Resume all paused dumps.", lambda c: c.send(ResumeSnapshot())),
-    ApiRoute("post", "/cancel", "Cancel all dumps.", lambda c: c.send(StopSnapshot())),
+    ApiRoute("post", "/pause", "Pause all dumps.", lambda c: c.send(PauseDump(by=_BY))),
+    ApiRoute("post", "/resume", "Resume all paused dumps.", lambda c: c.send(ResumeDump())),
+    ApiRoute("post", "/cancel", "Cancel all dumps.", lambda c: c.send(CancelDump())),
     ApiRoute(
         "post",
         "/log/pause",

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+
 from benchmarks.bench_capture import Bench, result
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 SERVERS: dict[str, type[MySqlFamilyServer]] = {"mysql": MySqlServer, "mariadb": MariaDbServer}
 DATABASE = "bench"

@@ -15,8 +15,9 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlProcess
+from tidelog.demo.servers.mysql import MySqlProcess
 
 MARKER = "mysql_family"
 _WITHOUT_SERVERS = [("tests", "unit"), ("tests", "property")]  # `make test-newcomer` ignores them

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.mysql import MariaDbServer, MySqlServer
 from tests.support.oracle import mysql, postgres
 from tests.support.oracle.mysql import MySqlOracle
 from tests.support.oracle.postgres import PostgresOracle
 from tests.support.oracle.source import OracleSource
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 
 MINIMAL = {"binlog_row_metadata": "MINIMAL"}

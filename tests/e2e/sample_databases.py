@@ -34,9 +34,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+
 from tidelog import app
 from tidelog.config import load_config
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 

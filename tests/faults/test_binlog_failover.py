@@ -14,13 +14,13 @@ import pytest
 from tests.campaign.paths import PathProxy
 from tests.e2e.history_processes import CaptureProcess
 from tests.integration.mysql.log_capture import LogCapture
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
 from tidelog.app.base.log_location import event_log_path
 from tidelog.config import Config, load_config
 from tidelog.control.commands import StartDump
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Resume

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from tests.faults.tls_terminator import TlsTerminator
+from tests.support.mysql import MySqlFamilyServer
 from tests.support.proxy import Proxy
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConnectionLostError, OutputError, OutputRefusedError
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions

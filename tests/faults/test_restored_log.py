@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from tests.e2e.history_run import CaptureProcess
 from tests.faults.capture_fixture import Source
+from tests.support.mysql import MySqlServer
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
 from tidelog.config import load_config
-from tidelog.demo.servers.mysql import MySqlServer
 from tidelog.errors import OffsetAheadError
 from tidelog.eventlog.reader import EventLog
 

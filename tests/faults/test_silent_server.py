@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 from tests.campaign.paths import PathProxy
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.errors import ConnectionLostError
 from tidelog.sources.mysql.stream import replication as binlog
 from tidelog.sources.mysql.stream.replication import BinlogStream

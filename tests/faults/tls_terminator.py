@@ -8,9 +8,8 @@ import socket
 import ssl
 from pathlib import Path
 
+from tests.support.mysql import write_certificates
 from tests.support.proxy import Proxy
-
-from tidelog.demo.servers.mysql import write_certificates
 
 RECORD_BYTES = 16384
 """The most that a TLS record holds. PostgreSQL itself writes no more than half of it at once."""

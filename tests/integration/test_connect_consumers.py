@@ -19,9 +19,9 @@ from py4j.protocol import Py4JJavaError
 from tests.integration.event_messages import capturing, events, messages, sent, wait_for
 from tests.support.connect import Connect, ConnectWorker
 from tests.support.kafka import KafkaServer
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.config import Config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.option_values import BinaryMode, DecimalMode, TimeMode
 from tidelog.outputs.formatters.avro import Avro

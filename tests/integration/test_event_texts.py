@@ -12,10 +12,10 @@ from typing import Any, get_args
 import pyarrow.compute as pc
 import pytest
 from tests.integration.event_messages import capturing, messages, wait_for
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.app import log_lines
 from tidelog.config import Config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError, UsageError
 from tidelog.eventlog.reader import EventLog

@@ -13,11 +13,11 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 from tidelog import Capture
 from tidelog.cli import main
 from tidelog.config import parse_config
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration

@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog import app
 from tidelog.config import Config, parse_config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.mysql.preflight import checks as mysql_checks
 from tidelog.sources.postgres.preflight import checks as postgres_checks

@@ -18,11 +18,11 @@ from urllib.parse import unquote, urlsplit
 import psycopg
 import pytest
 from psycopg import sql as names
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.app.sources.first_config import PASSWORD, default_patterns, find_tables, read_source
 from tidelog.config import load_config
 from tidelog.config.loading import ConfigError
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 
 pytestmark = pytest.mark.integration
 

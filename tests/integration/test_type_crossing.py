@@ -20,10 +20,10 @@ import pytest
 from tests.integration.event_messages import capturing, events, messages, wait_for
 from tests.integration.mysql import random_values
 from tests.integration.test_types import CASES, PINNED
+from tests.support.mysql import MySqlFamilyServer
 from tests.unit.spark.avro_rows import decoded
 
 from tidelog.config import Config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.json_formats import CloudEvents, Debezium, Flat

@@ -28,8 +28,8 @@ from tests.integration.spark.test_native_types import (
     server_with_extensions,  # noqa: F401
 )
 from tests.support.avro_messages import decoded
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.outputs.files.writer import json_lines, records
 from tidelog.outputs.formatters.avro import AvroFlat
 from tidelog.outputs.formatters.json_formats import Flat

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.app import verification
 from tidelog.cli import main
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.ports import SourceId

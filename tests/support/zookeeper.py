@@ -10,10 +10,10 @@ import socket
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
+from tests.support.mysql import write_certificates
 from tests.support.opensearch import java
 
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity, server_cache
-from tidelog.demo.servers.mysql import write_certificates
 from tidelog.errors import TidelogError
 
 _JVM = ["-Xms16m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]

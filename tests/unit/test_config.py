@@ -10,13 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.support.mysql import write_certificates
 
 from tidelog.app.sources.preflight import check_authorities
 from tidelog.codecs.mysql.server_urls import parse_url
 from tidelog.config import Config, as_config, load_config, parse_config
 from tidelog.config.models import EngineArguments, EngineSection
 from tidelog.config.source import MySqlSourceSection
-from tidelog.demo.servers.mysql import write_certificates
 from tidelog.errors import ConfigError
 from tidelog.state.zookeeper import parse as parse_place
 

@@ -11,8 +11,8 @@ import pymysql
 from tests.behaviours.dumps import ledger
 from tests.behaviours.dumps.ledger import Change
 from tests.behaviours.dumps.sources import SERIES_ROWS
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.schema import backticked
 
 _BINARY = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit")

@@ -16,8 +16,8 @@ from tests.behaviours.dumps.sources import N, Source
 from tests.behaviours.dumps.ways import Way, only, ways
 from tests.integration.windows.live import PATIENCE_S, check_no_time_travel
 from tests.integration.windows.rules import impatient
+from tests.support.mysql import MariaDbServer
 
-from tidelog.demo.servers.mysql import MariaDbServer
 from tidelog.model.records import ranges_of
 from tidelog.sources.mysql.chunks.watermarks import BinlogSnapshot
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row
+from tests.support.mysql import MariaDbServer, MySqlServer
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery

@@ -8,9 +8,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
+from tests.support.mysql import MySqlFamilyServer
 from tests.support.payloads import table_schema
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres, PostgresSession

@@ -8,9 +8,9 @@ from dataclasses import replace
 import psycopg
 import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 from tests.support.payloads import table_schema
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import NameRefusedError, OutputRefusedError
 from tidelog.model.schema import TableName

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
+from tests.support.mysql import MySqlFamilyServer
 from tests.support.payloads import table_schema
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TableLeftOutError
 from tidelog.outputs.database.dialect import RowsRefusedError

@@ -18,9 +18,9 @@ from tests.integration.database.copies import Copy, changes, copy_of, folded, nu
 from tests.integration.mysql import random_values
 from tests.integration.mysql.value_rows import ValueTable, log_batch, records
 from tests.integration.test_types import CASES, FIRST_BEYOND, PINNED, dumped
+from tests.support.mysql import MySqlFamilyServer, MySqlServer
 from tests.support.payloads import table_schema
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.database.mysql import MySql

@@ -8,8 +8,7 @@ from typing import Any
 import pymysql
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
-
-from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tests.support.mysql import MySqlFamilyServer
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.mysql import MySqlFamilyServer
+
 from tidelog.codecs.mysql import types
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import Column

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.campaign.paths import PathProxy
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import parse_config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ConnectionLostError, SourceChangedError
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.engines import no_threads_left, until
 from tests.support.make_engine import MakeEngine
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.engine.events import Event
 from tidelog.engine.ports import Message
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 from tidelog.codecs.mysql.binlog import items
 from tidelog.codecs.mysql.binlog.items import (
@@ -24,7 +25,6 @@ from tidelog.codecs.mysql.binlog.items import (
 from tidelog.codecs.mysql.binlog.kernels import split_events
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.model.records import LogBatch, Resume
 
 pytestmark = [pytest.mark.integration]

@@ -20,8 +20,8 @@ import pytest
 from tests.integration.mysql.value_rows import ValueTable
 from tests.support import binlog_events as build
 from tests.support import binlog_values as values
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.schema import TableSchema
 
 pytestmark = pytest.mark.integration

@@ -12,13 +12,13 @@ import pytest
 from tests.e2e.history_run import CaptureProcess
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
+from tests.support.mysql import MySqlFamilyServer, MySqlServer
 from tests.support.oracle.history import SourceHistory
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.config import load_config
-from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import Finding

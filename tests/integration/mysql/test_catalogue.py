@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.codecs.mysql.binlog.items import unpack_position
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ChunkRefusedError, UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue import tables

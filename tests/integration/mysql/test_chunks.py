@@ -13,9 +13,9 @@ import numpy as np
 import pymysql
 import pytest
 from tests.integration.postgres.conftest import Row, rows_of
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.errors import (
     ChunkBusyError,
     ChunkError,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.postgres.conftest import rows_of
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import ChunkBusyError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, WatermarkSeen

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.cli import main
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pymysql
 import pytest
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.codecs.columns import times
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, Digest
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue

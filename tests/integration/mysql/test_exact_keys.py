@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from tests.integration.event_messages import capturing, messages, wait_for
 from tests.integration.mysql.value_rows import ValueTable, keeps_surrogates, log_batch
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog import app
 from tidelog.codecs.mysql.cell_text import charset_texts
 from tidelog.codecs.mysql.cell_text.charset_texts import EXACT_TEXT_MARK
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.config import Config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName

@@ -13,8 +13,8 @@ import pytest
 from tests.integration.mysql.log_capture import ABSENT, LogCapture
 from tests.integration.mysql.test_preflight import check, faults
 from tests.integration.mysql.value_rows import texts
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.ports import UnsupportedTableSeen
 

@@ -8,8 +8,8 @@ from typing import Any
 import pymysql
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ChunkDeniedError
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.ports import MAX_SIGNAL_BYTES

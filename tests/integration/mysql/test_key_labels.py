@@ -6,8 +6,8 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_refusals import news, refusals
 from tests.integration.mysql.test_preflight import check, faults
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue

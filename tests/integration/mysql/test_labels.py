@@ -9,9 +9,9 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_preflight import check, faults
 from tests.integration.mysql.value_rows import texts
 from tests.integration.postgres.conftest import rows_of
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 
 from tidelog.codecs.mysql import types
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
 from tidelog.ports import UnsupportedTableSeen

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import parse_url
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,

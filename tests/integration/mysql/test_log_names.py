@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
+from tests.support.mysql import MariaDbServer
 
 from tidelog.app import check
 from tidelog.config import load_config
-from tidelog.demo.servers.mysql import MariaDbServer
 from tidelog.sources.mysql.chunks.watermarks import commit_watermark
 from tidelog.sources.mysql.stream import log_reader
 

@@ -11,8 +11,8 @@ from typing import Any
 import pymysql
 import pytest
 from tests.integration.mysql.log_capture import LogCapture, Row
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import ConnectionLostError
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.state.sqlite import SqliteState

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import LogBatch, Resume
 
 pytestmark = pytest.mark.integration

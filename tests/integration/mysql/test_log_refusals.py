@@ -12,10 +12,10 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 from tests.integration.mysql.test_preflight import check, faults, setting
+from tests.support.mysql import MariaDbServer, MySqlServer
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog import table_map as binlog_tables
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.errors import GapError
 from tidelog.model.schema import TableName
 from tidelog.ports import UnsupportedTableSeen

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_cascades import Source
+from tests.support.mysql import MySqlFamilyServer, MySqlServer
 
 from tidelog import app
 from tidelog.capture.dumps.automatic import REST_FACTOR
-from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
 from tidelog.system.processes import unix_ms
 
 pytestmark = pytest.mark.integration

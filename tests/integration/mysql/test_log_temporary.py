@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.ports import UnsupportedTableSeen
 from tidelog.sources.mysql.stream import affected_tables
 from tidelog.state.sqlite import SqliteState

@@ -11,8 +11,8 @@ import pytest
 from pymysql.constants import ER
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
+from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import RecordKind
 from tidelog.sources.mysql.stream import prepared_transactions
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
+from tests.support.mysql import MySqlFamilyServer, MySqlServer
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
 from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue

@@ -14,13 +14,13 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_preflight import setting
 from tests.integration.mysql.test_source_docs import capturing
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 from tidelog import app
 from tidelog.app.capture import maintenance
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import StartDump
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import PreflightError, SourceChangedError
 from tidelog.sources.mysql.stream.log_tables import LogTables
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.integration.mysql.test_preflight import setting
 from tests.integration.mysql.test_source_docs import capturing
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog import app
 from tidelog.codecs.mysql import flavor
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import PauseLog, ResumeLog, StartDump
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 
 pytestmark = pytest.mark.integration
 

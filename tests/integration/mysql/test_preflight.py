@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import PreflightError
 from tidelog.sources.findings import ADMINISTRATOR, Finding, fix_script
 from tidelog.sources.mysql.connect import Connection, connect

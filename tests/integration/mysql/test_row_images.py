@@ -15,8 +15,8 @@ from tests.integration.mysql.test_hidden_columns import refused
 from tests.integration.mysql.test_preflight import check, faults, setting
 from tests.support.engines import until
 from tests.support.make_engine import MakeEngine
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.engine.events import Event
 from tidelog.ports import RowsUnlogged
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from tests.e2e.history_run import CaptureProcess
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog import app
 from tidelog.cli import main
 from tidelog.config import load_config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 
 pytestmark = pytest.mark.integration
 

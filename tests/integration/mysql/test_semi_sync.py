@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_preflight import check, examined, faults, setting
+from tests.support.mysql import MariaDbServer, MySqlServer
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.preflight.binlog import _semi_sync
 

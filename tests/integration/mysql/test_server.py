@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
-
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 pytestmark = pytest.mark.integration
 

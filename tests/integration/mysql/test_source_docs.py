@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from tests.support.logged_rows import logged_rows
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tools import type_tables
 
 from tidelog import app
 from tidelog.app.sources.preflight import check
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.config import Config, parse_config
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from tests.integration.postgres.conftest import rows_of
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest

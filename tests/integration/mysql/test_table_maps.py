@@ -12,11 +12,11 @@ import pytest
 from tests.integration.mysql import random_values
 from tests.integration.mysql.test_values import assert_equal_ways
 from tests.integration.mysql.value_rows import ValueTable, log_batch, normal, texts
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder, mismatch
 from tidelog.sources.mysql.connect import Connection, connect

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
-
-from tidelog.demo.servers.mysql import MySqlServer
+from tests.support.mysql import MySqlServer
 
 pytestmark = pytest.mark.integration
 

@@ -18,11 +18,11 @@ from tests.integration.mysql.value_rows import (
     records,
     texts,
 )
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.codecs.decode import decode
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.codecs.mysql.types import column_of_map, fits
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import KeyEffect, LogBatch, RecordKind
 
 pytestmark = pytest.mark.integration

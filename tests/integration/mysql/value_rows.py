@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pymysql
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen, parse_file_name
@@ -18,7 +19,6 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.dump_rows import ResultRows
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
 from tidelog.codecs.wire_formats import parse
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.eventlog.segments import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import TableName, TableSchema

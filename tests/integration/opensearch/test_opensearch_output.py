@@ -20,11 +20,11 @@ from tests.integration.opensearch.front import before_the_node
 from tests.integration.opensearch.test_opensearch_writer import kept_in, put, up
 from tests.support.build_log import BuiltLog
 from tests.support.idle import is_idle
+from tests.support.mysql import write_certificates
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import load_config
-from tidelog.demo.servers.mysql import write_certificates
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions

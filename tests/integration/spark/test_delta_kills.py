@@ -13,12 +13,12 @@ from tests.integration.event_messages import wait_for as wait_for_log
 from tests.integration.spark.test_failover import Pipeline
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_duckdb
+from tests.support.mysql import MySqlServer
 from tests.support.pgoutput_messages import UNCHANGED
 from tests.support.pipeline_process import Delivering
 
 import tidelog
 from tidelog.config import load_config
-from tidelog.demo.servers.mysql import MySqlServer
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.table import application_of

@@ -15,12 +15,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType
 from tests.integration.mysql import random_values
 from tests.integration.test_types import CASES
+from tests.support.mysql import MySqlFamilyServer
 from tests.support.payloads import table_schema
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.verification import OpenReader
 from tidelog.config import Config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.lake.delta.options import DeltaLayout

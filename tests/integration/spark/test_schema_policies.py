@@ -16,11 +16,11 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.event_messages import capturing, wait_for
+from tests.support.mysql import MySqlFamilyServer
 from tests.support.output_options import LAYOUT, file_format
 
 from tidelog import app
 from tidelog.config import Config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import OutputError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput

@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from tests.integration.event_messages import capturing, wait_for
+from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.app.pipeline import session
 from tidelog.capture.dumps.refetch_queue import KeySets
 from tidelog.config import load_config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog

@@ -13,11 +13,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.mysql import MySqlServer
 
 import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
-from tidelog.demo.servers.mysql import MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.spark.sessions.jars import DELTA_SPARK_JARS

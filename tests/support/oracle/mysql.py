@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pymysql
+from tests.support.mysql import MySqlFamilyServer
 from tests.support.oracle import workload_mysql as workload
 from tests.support.oracle.binlog import BinlogTruth
 from tests.support.oracle.values import Change, Key, Row, Transaction
@@ -17,7 +18,6 @@ from tests.support.oracle.workload import AUDIT, Table
 
 from tidelog.codecs.mysql.binlog.items import pack_position, parse_file_name
 from tidelog.config import Config
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import ChunkMeta
 
 SETTINGS: dict[str, Any] = {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 import psycopg
 import pymysql
 from tests.campaign.paths import PathProxy
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tests.support.oracle import mysql, postgres
 from tests.support.oracle import workload_postgres as workload
 from tests.support.oracle.mysql import MySqlOracle
@@ -20,7 +21,6 @@ from tests.support.oracle.values import Change, Transaction
 from tests.support.standby import PostgresStandby
 
 from tidelog.codecs.mysql.binlog.items import pack_position, parse_file_name
-from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 

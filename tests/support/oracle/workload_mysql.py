@@ -20,6 +20,7 @@ from typing import Any
 
 import pymysql
 from pymysql.constants import ER
+from tests.support.mysql import MySqlFamilyServer
 from tests.support.oracle.images import bytes_of_text, canonical, text_of_bytes
 from tests.support.oracle.workload import (
     AUDIT,
@@ -32,8 +33,6 @@ from tests.support.oracle.workload import (
     WorkloadWriter,
 )
 from tests.support.oracle.workload import PARTS as PARTED
-
-from tidelog.demo.servers.mysql import MySqlFamilyServer
 
 LOCKS = 1_000
 SETUP = f"""

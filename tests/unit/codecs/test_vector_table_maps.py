@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from tests.integration.mysql.value_rows import LoggedRow, log_batch, texts
 from tests.support.binlog_events import BinlogBytes
+from tests.support.mysql import MySqlServer
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
@@ -26,7 +27,6 @@ from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.binlog.table_map import parse_table_map
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
-from tidelog.demo.servers.mysql import MySqlServer
 from tidelog.errors import DecodeError
 from tidelog.model.records import LogBatch, RecordKind
 from tidelog.model.schema import Column, TableName, TableSchema

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pymysql
@@ -34,12 +34,10 @@ from tidelog.demo.servers.embedded import (
 )
 from tidelog.demo.servers.mysql_binaries import (
     Installation,
-    end_replica_statements,
-    replica_statements,
     settings_of,
     version_of,
 )
-from tidelog.errors import MissingProgramError, TidelogError, UsageError
+from tidelog.errors import TidelogError, UsageError
 from tidelog.model.schema import backticked
 from tidelog.system.extras import missing_extra
 
@@ -316,7 +314,6 @@ class MySqlProcess(EmbeddedServer):
         self.ca_file = self._base / "ca.pem"
         self.port = port or 0
         self._port_is_fixed = port is not None
-        self.primary: MySqlProcess | None = None
 
     # ------------------------------------------------------------------ life cycle
 
@@ -324,8 +321,7 @@ class MySqlProcess(EmbeddedServer):
         """Create the data directory if necessary, start, return once clients are accepted."""
         if self.running:
             return
-        new = not (self.data_dir / "mysql").exists()
-        if new:
+        if not (self.data_dir / "mysql").exists():
             create_data_directory(self.installation, self._account, self.data_dir)
         if not self.ca_file.exists():
             write_certificates(self._base)
@@ -342,8 +338,6 @@ class MySqlProcess(EmbeddedServer):
             self.port = 0
         self._port_is_fixed = True
         atexit.register(self.close)
-        if new and self.primary is not None:
-            self._follow(self.primary)
 
     def restart(self, settings: Mapping[str, Any] | None = None) -> None:
         """Stop and start again on the same port, with further settings if given."""
@@ -363,9 +357,6 @@ class MySqlProcess(EmbeddedServer):
     # ------------------------------------------------------------------ differences of the flavors
 
     def _find(self, version: str) -> mysql_binaries.Installation:
-        raise NotImplementedError
-
-    def _follow(self, primary: MySqlProcess) -> None:
         raise NotImplementedError
 
     # ------------------------------------------------------------------ internals
@@ -423,20 +414,6 @@ class MySqlFamilyServer(MySqlProcess):
     ``root`` needs no password, by the socket and from 127.0.0.1.
     """
 
-    @classmethod
-    def replica_of(cls, primary: Self, settings: Mapping[str, Any] | None = None) -> Self:
-        """Return a server, not started yet, that follows ``primary`` by GTID and is read-only. It
-        copies nothing: the primary must be running when it starts, with all its binlogs.
-        """
-        version = primary.installation.version if primary.flavor == "mysql" else None
-        server = cls(
-            cls._wanted_version(primary, version), {"read_only": True} | dict(settings or {})
-        )
-        server.primary = primary
-        return server
-
-    # ------------------------------------------------------------------ use
-
     @property
     def url(self) -> str:
         """The server's URL without a database."""
@@ -480,115 +457,17 @@ class MySqlFamilyServer(MySqlProcess):
         """The version, e.g. (8, 0, 12)."""
         return version_of(self.installation)
 
-    def binlog_end(self) -> tuple[str, int]:
-        """Return the current binlog file, and its length."""
-        named = "SHOW BINARY LOG STATUS" if self._has_new_names else "SHOW MASTER STATUS"
-        name, offset = self.execute(named)[0][:2]
-        return str(name), int(offset)
-
-    def reset_binlog(self) -> None:
-        """Restart the binlog, and GTIDs with it."""
-        self.execute("RESET BINARY LOGS AND GTIDS" if self._has_new_names else "RESET MASTER")
-
-    @property
-    def _has_new_names(self) -> bool:
-        """Whether it has MySQL 8.2's names of statements about the binlog."""
-        return self.flavor == "mysql" and self.version >= (8, 2)
-
     def create_database(self, name: str) -> str:
         """Create a database; return its dsn."""
         self.execute(f"CREATE DATABASE {backticked(name)}")
         return self.dsn(name)
 
-    def drop_database(self, name: str) -> None:
-        self.execute(f"DROP DATABASE IF EXISTS {backticked(name)}")
-
-    def create_user(
-        self,
-        name: str,
-        password: str,
-        *,
-        plugin: str | None = None,
-        privileges: Sequence[str] = (),
-        on: str = "*.*",
-        require_tls: bool = False,
-    ) -> str:
-        """Create a user for any host; return its dsn.
-
-        Args:
-            name: the user's name, at any host.
-            password: the password in clear text.
-            plugin: ``mysql_native_password``; MySQL: ``caching_sha2_password`` (its default),
-                ``sha256_password``; MariaDB: ``ed25519``. None: the server's default.
-            privileges: the privileges to grant, e.g. ``["SELECT", "REPLICATION SLAVE"]``.
-            on: the object of the grant, e.g. ``*.*`` or ``` `shop`.* ```.
-            require_tls: whether to refuse connections without TLS.
-        """
-        self.execute(
-            f"CREATE USER %s@'%%' {self._identified(plugin)}"
-            + (" REQUIRE SSL" if require_tls else ""),
-            arguments=(name, password),
-        )
-        if privileges:
-            self.execute(f"GRANT {', '.join(privileges)} ON {on} TO %s@'%%'", arguments=(name,))
-        return self.dsn(user=name, password=password)
-
-    def offers(self, plugin: str) -> bool:
-        """Return whether accounts can use this plugin: it is loaded, or its file is there."""
-        loaded = "SELECT 1 FROM information_schema.PLUGINS WHERE PLUGIN_NAME = %s"
-        files = self.installation.plugins
-        return bool(self.execute(loaded, arguments=(plugin,))) or (
-            files is not None and (files / f"auth_{plugin}.so").exists()
-        )
-
-    @property
-    def bin(self) -> Path:
-        """The directory of ``mysqlbinlog`` and ``mysql``, which may be those of MariaDB."""
-        return self.program("mariadb-binlog", "mysqlbinlog").parent
-
-    def binlog_program(self) -> Path:
-        """Return a ``mysqlbinlog`` for this server, see `mysql_binaries.binlog_program`."""
-        return mysql_binaries.binlog_program(self.installation)
-
-    def program(self, *names: str) -> Path:
-        """Return the path of a client program, the first existing one of these names."""
-        return self.installation.program(*names)
-
-    # ------------------------------------------------------------------ differences of the flavors
-
-    @classmethod
-    def _wanted_version(cls, primary: MySqlFamilyServer, version: str | None) -> str:
-        raise NotImplementedError
-
-    def _identified(self, plugin: str | None) -> str:
-        raise NotImplementedError
-
-    def gtid_position(self) -> str:
-        """Return the executed GTID set (MySQL) or the position of the binlog's end (MariaDB)."""
-        raise NotImplementedError
-
-    def follow_no_more(self) -> None:
-        """Stop to be a replica."""
-        for statement in end_replica_statements(self.installation):
-            self.execute(statement)
-
-    def wait_for(self, position: str, timeout_s: float = 30) -> None:
-        """Wait until the server (a replica) has everything up to a `gtid_position`."""
-        raise NotImplementedError
-
-    def caught_up(self, timeout_s: float = 30) -> None:
-        """Wait until the server has everything that the primary has committed by now."""
-        if self.primary is None:
-            raise UsageError("this server is no replica")
-        assert isinstance(self.primary, MySqlFamilyServer)
-        self.wait_for(self.primary.gtid_position(), timeout_s)
-
 
 class MySqlServer(MySqlFamilyServer):
     """MySQL "8.0" (8.0.12, or ``TIDELOG_MYSQLD``) or "8.0.15".
 
-    The packages have no plugin files (no semi-sync) and no client programs: `program` returns
-    MariaDB's from the machine, which work with MySQL, too.
+    The packages have no plugin files (no semi-sync) and no client programs: the machine's of MariaDB
+    work with MySQL, too.
     """
 
     flavor = "mysql"
@@ -604,26 +483,6 @@ class MySqlServer(MySqlFamilyServer):
 
     def _find(self, version: str) -> mysql_binaries.Installation:
         return mysql_binaries.mysql(version, unprivileged_account())
-
-    @classmethod
-    def _wanted_version(cls, primary: MySqlFamilyServer, version: str | None) -> str:
-        return "8.0.15" if version == "8.0.15" else cls.default_version
-
-    def _identified(self, plugin: str | None) -> str:
-        return f"IDENTIFIED {f'WITH {plugin} ' if plugin else ''}BY %s"
-
-    def _follow(self, primary: MySqlProcess) -> None:
-        change, start = replica_statements(self.installation)
-        self.execute(change, arguments=(primary.port,))
-        self.execute(start)
-
-    def gtid_position(self) -> str:
-        return str(self.execute("SELECT @@GLOBAL.gtid_executed")[0][0]).replace("\n", "")
-
-    def wait_for(self, position: str, timeout_s: float = 30) -> None:
-        wait = "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, %s)"
-        if self.execute(wait, arguments=(position, timeout_s)) != [(0,)]:
-            raise TidelogError(f"the replica did not reach {position} in {timeout_s} s")
 
 
 class MariaDbServer(MySqlFamilyServer):
@@ -645,35 +504,3 @@ class MariaDbServer(MySqlFamilyServer):
 
     def _find(self, version: str) -> mysql_binaries.Installation:
         return mysql_binaries.mariadb(version, unprivileged_account())
-
-    @classmethod
-    def _wanted_version(cls, primary: MySqlFamilyServer, version: str | None) -> str:
-        return ".".join(primary.installation.version.split(".")[:2])
-
-    def _identified(self, plugin: str | None) -> str:
-        if plugin == "ed25519":
-            if not self.offers(plugin):
-                raise MissingProgramError(
-                    f"MariaDB {self.installation.version} has no file of the plugin ed25519 here: "
-                    "apt-get install mariadb-server"
-                )
-            with contextlib.suppress(pymysql.err.MySQLError):  # loaded already
-                self.execute("INSTALL SONAME 'auth_ed25519'")
-        return f"IDENTIFIED VIA {plugin} USING PASSWORD(%s)" if plugin else "IDENTIFIED BY %s"
-
-    def _follow(self, primary: MySqlProcess) -> None:
-        self.execute(
-            "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = %s, MASTER_USER = 'root', "
-            "MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1, MASTER_SSL = 0",
-            arguments=(primary.port,),
-        )
-        self.execute("START SLAVE")
-
-    def gtid_position(self) -> str:
-        return str(self.execute("SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
-
-    def wait_for(self, position: str, timeout_s: float = 30) -> None:
-        if self.execute("SELECT MASTER_GTID_WAIT(%s, %s)", arguments=(position, timeout_s)) != [
-            (0,)
-        ]:
-            raise TidelogError(f"the replica did not reach {position} in {timeout_s} s")

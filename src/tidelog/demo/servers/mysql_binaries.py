@@ -185,27 +185,6 @@ def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
     return _with_version(installation)
 
 
-def binlog_program(installation: Installation) -> Path:
-    """Return a ``mysqlbinlog`` that reads from servers of ``installation``'s flavor.
-
-    MariaDB's, which Debian has, refuses MySQL 8: it queries the server's version and accepts only
-    first digits that it knows. Its ``--raw`` copies bytes, whatever the version. So for MySQL it is
-    patched with another query of the same length.
-    """
-    program = installation.program("mariadb-binlog", "mysqlbinlog")
-    if installation.flavor == "mariadb" or b"mariadb" not in program.read_bytes().lower():
-        return program
-    patched = installation.cache / "mysqlbinlog"
-    if not patched.exists():
-        content = program.read_bytes().replace(b"SELECT VERSION()\0", b"SELECT '5.7.99' \0")
-        installation.cache.mkdir(parents=True, exist_ok=True)
-        scratch = patched.with_name(f".mysqlbinlog-{os.getpid()}")
-        scratch.write_bytes(content)
-        scratch.chmod(0o755)
-        scratch.replace(patched)
-    return patched
-
-
 def _with_version(installation: Installation) -> Installation:
     version_text = _version(installation.server, installation.environment())
     return Installation(
@@ -315,25 +294,13 @@ def _links(server: Path) -> str:
     ).stdout
 
 
-# Settings and statements whose names differ between versions of MySQL.
+# Settings whose names differ between versions of MySQL.
 
 _RENAMED: Final = {
     "log_slave_updates": ((8, 0, 26), "log_replica_updates"),
     "innodb_log_file_size": ((8, 0, 30), "innodb_redo_log_capacity"),
 }
 """The version since which a setting has another name; MySQL 9 has only the new ones."""
-
-_FOLLOW_OLD: Final = (
-    "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = %s, MASTER_USER = 'root', "
-    "MASTER_AUTO_POSITION = 1, MASTER_CONNECT_RETRY = 1, GET_MASTER_PUBLIC_KEY = 1",
-    "START SLAVE",
-)
-_FOLLOW: Final = (
-    "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = %s, "
-    "SOURCE_USER = 'root', SOURCE_AUTO_POSITION = 1, SOURCE_CONNECT_RETRY = 1, "
-    "GET_SOURCE_PUBLIC_KEY = 1",
-    "START REPLICA",
-)
 
 
 def version_of(installation: Installation) -> tuple[int, ...]:
@@ -354,18 +321,3 @@ def settings_of(installation: Installation, settings: Mapping[str, Any]) -> dict
             "character_sets_dir": installation.share / "charsets",
         }
     return renamed
-
-
-def replica_statements(installation: Installation) -> tuple[str, str]:
-    """Return the statements that make a MySQL server a replica; the first takes the port."""
-    return _FOLLOW if version_of(installation) >= (8, 0, 23) else _FOLLOW_OLD
-
-
-def end_replica_statements(installation: Installation) -> tuple[str, str]:
-    """Return the statements that end replication."""
-    word = (
-        "REPLICA"
-        if version_of(installation) >= (8, 0, 22) and installation.flavor == "mysql"
-        else "SLAVE"
-    )
-    return f"STOP {word}", f"RESET {word} ALL"

@@ -8,7 +8,8 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.base.outputs import destinations
-from tidelog.app.pipeline import session
+from tidelog.app.pipeline import backfill
+from tidelog.app.pipeline.backfill import Backfill
 from tidelog.config import Config, load_config
 from tidelog.control.commands import StartDump, command_from_json
 from tidelog.errors import OffsetGoneError
@@ -22,7 +23,7 @@ COLUMNS = {"id": "int64"}
 
 @pytest.fixture(autouse=True)
 def _no_capture_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_COMMAND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(backfill, "COMMAND_TIMEOUT_S", 0.1)
 
 
 @pytest.fixture
@@ -64,6 +65,13 @@ def filled(built: BuiltLog, of: Config) -> None:
     Consumers(built.log.storage).register("pipeline", end, done, destinations(of))
 
 
+def resumed(of: Config, built: BuiltLog, *copies: str) -> int:
+    """Where the one output of the configuration resumes, after the requests of a start."""
+    made = Backfill(of, built.log, copies)
+    made.request()
+    return made.resume_offset(of.outputs[0].name, built.log.head_offset)
+
+
 def remove_first_segment(built: BuiltLog) -> None:
     built.control({"type": "nothing"})
     until = built.log.chain().segments[1].first
@@ -74,7 +82,7 @@ def remove_first_segment(built: BuiltLog) -> None:
 
 def test_the_first_start_of_a_whole_log_asks_for_nothing(tmp_path: Path, built: BuiltLog) -> None:
     wanted = config(tmp_path, "{kind: delta, path: lake}")
-    session.request_backfill(wanted, built.log)
+    Backfill(wanted, built.log).request()
     assert asked(wanted) == []
 
 
@@ -83,7 +91,7 @@ def test_an_output_that_is_added_to_a_whole_log_needs_no_dump(
 ) -> None:
     filled(built, config(tmp_path, "{kind: delta, path: lake}"))
     wanted = config(tmp_path, "{kind: delta, path: lake}", "{kind: files, path: f}")
-    session.request_backfill(wanted, built.log)
+    Backfill(wanted, built.log).request()
     assert asked(wanted) == []
     assert "output files is new: it starts at the head of the event log" in caplog.text
 
@@ -99,7 +107,7 @@ def test_a_dump_is_asked_for_where_the_log_lacks_its_beginning(
     started = built.dump_started("q.b").first
     built.dump_completed("q.b", started)
     wanted = config(tmp_path, *([] if first else [known]), "{kind: files, path: f}")
-    session.request_backfill(wanted, built.log)
+    Backfill(wanted, built.log).request()
     assert asked(wanted) == [("p.a",)]  # of q.b the log has a whole dump
     assert "lacks rows of p.a until their dumps, which are requested now" in caplog.text
 
@@ -109,7 +117,7 @@ def test_a_source_that_is_not_to_be_dumped_is_not(
 ) -> None:
     remove_first_segment(built)
     wanted = config(tmp_path, "{kind: files, path: f}", snapshot="no_data")
-    session.request_backfill(wanted, built.log)
+    Backfill(wanted, built.log).request()
     assert asked(wanted) == []
     assert "rows that are not in the event log come only with `tidelog dump`" in caplog.text
 
@@ -120,10 +128,10 @@ def test_tables_that_an_output_takes_from_now_on_are_dumped(
 ) -> None:
     filled(built, config(tmp_path, f"{{kind: delta, path: lake, tables: {before}}}"))
     wanted = config(tmp_path, "{kind: delta, path: lake}")
-    session.request_backfill(wanted, built.log)
+    Backfill(wanted, built.log).request()
     assert asked(wanted) == [("q.b",)]
     filled(built, wanted)
-    session.request_backfill(wanted, built.log)
+    Backfill(wanted, built.log).request()
     assert asked(wanted) == [("q.b",)]  # no second one
 
 
@@ -131,7 +139,7 @@ def test_what_a_version_before_noted_asks_for_nothing(tmp_path: Path, built: Bui
     remove_first_segment(built)
     Consumers(built.log.storage).register("pipeline", built.log.latest_offset())
     wanted = config(tmp_path, "{kind: delta, path: lake}")
-    session.request_backfill(wanted, built.log)
+    Backfill(wanted, built.log).request()
     assert asked(wanted) == []
 
 
@@ -154,7 +162,7 @@ def test_a_copy_that_stands_before_the_log_continues_with_dumps(
     head = left_behind(built, wanted)
     started = built.dump_started("q.b").first
     built.dump_completed("q.b", started)
-    assert session.request_backfill(wanted, built.log, ["delta"]) == {"delta": head}
+    assert resumed(wanted, built, "delta") == head
     assert asked(wanted) == [("p.a",)]
     assert "output delta is at offset 0, but retention removed everything" in caplog.text
 
@@ -162,12 +170,15 @@ def test_a_copy_that_stands_before_the_log_continues_with_dumps(
 def test_a_copy_continues_only_with_dumps(tmp_path: Path, built: BuiltLog) -> None:
     wanted = config(tmp_path, "{kind: delta, path: lake}", snapshot="no_data")
     head = left_behind(built, wanted)
-    with pytest.raises(OffsetGoneError, match=r"once the log holds dumps of p.a, q.b: .*`tidelog"):
-        session.request_backfill(wanted, built.log, ["delta"])
+    made = Backfill(wanted, built.log, ["delta"])
+    made.request()
+    for _ in range(2):  # it is checked again
+        with pytest.raises(OffsetGoneError, match=r"the log holds dumps of p.a, q.b: .*`tidelog"):
+            made.resume_offset("delta", 0)
     assert asked(wanted) == []
     for table in ("p.a", "q.b"):
         built.dump_completed(table, built.dump_started(table).first)
-    assert session.request_backfill(wanted, built.log, ["delta"]) == {"delta": head}
+    assert made.resume_offset("delta", 0) == head
 
 
 def test_events_that_are_lost_stop_an_output_until_it_has_a_new_name(
@@ -176,8 +187,8 @@ def test_events_that_are_lost_stop_an_output_until_it_has_a_new_name(
     wanted = config(tmp_path, "{kind: files, path: f}")
     left_behind(built, wanted)
     with pytest.raises(OffsetGoneError, match="Give the output a name that it never had"):
-        session.request_backfill(wanted, built.log)
+        resumed(wanted, built)
     assert asked(wanted) == []
     renamed = config(tmp_path, "{kind: files, name: anew, path: f}")
-    assert session.request_backfill(renamed, built.log) == {}
+    assert resumed(renamed, built) == 0
     assert asked(renamed) == [("p.a", "q.b")]

@@ -156,7 +156,8 @@ class OutputLoop:
         done: the offset up to which earlier runs have delivered everything.
         options: the options of all outputs.
         callbacks: get what the loop reports.
-        resume: the output skips everything before this offset: dumps repair it.
+        resume_offset: called with ``done`` before the output starts. The output skips everything
+            before the offset that it returns: dumps repair it.
     """
 
     def __init__(
@@ -166,15 +167,16 @@ class OutputLoop:
         done: int,
         options: LoopOptions,
         callbacks: LoopCallbacks,
-        resume: int = 0,
+        resume_offset: Callable[[int], int] | None = None,
     ) -> None:
         self.output = output
-        self.done = max(done, resume)
+        self.done = done
         """Everything before this offset was delivered, or is left to dumps."""
         self._log = log
         self._options = options
         self._callbacks = callbacks
-        self._resume = resume
+        self._resume_offset = resume_offset
+        self._resume = 0
         self._prepared = False
         self._number = 0
         self._asked = 0  # rows of batches that end by this offset were requested
@@ -217,6 +219,9 @@ class OutputLoop:
             return
         try:
             self.output.prepare(self._log.generation)
+            if self._resume_offset is not None:
+                self._resume = max(self._resume, self._resume_offset(self.done))
+                self.done = max(self.done, self._resume)
             self._callbacks.check_offsets(self.output)
             self._take_again()
             self._replace_dropped()

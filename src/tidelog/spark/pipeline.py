@@ -178,7 +178,7 @@ def run_output_loops(
     stop: threading.Event | None = None,
     destinations: Mapping[str, Destination] | None = None,
     on_state: OnState | None = None,
-    resume: Mapping[str, int] | None = None,
+    resume_offset: Callable[[str, int], int] | None = None,
     lease: WriteLease | None = None,
     ends_when_all_stop: bool = True,
 ) -> int:
@@ -201,8 +201,9 @@ def run_output_loops(
         stop: ends the run after the current batches.
         destinations: destination of each output, by name; stored for other pipelines.
         on_state: called when an output has stopped, with its error, and when it runs again.
-        resume: by output's name, the offset at which an output resumes that is before it, where
-            retention removed the log: whole dumps repair the rows between.
+        resume_offset: called with an output's name and the offset up to which it has delivered,
+            whenever it starts. Returns where it resumes if retention has removed the log there, as
+            whole dumps repair the rows between; else 0. A TidelogError stops that output.
         lease: the pipeline's lease, without which it does not write.
         ends_when_all_stop: see `OutputGroup`.
 
@@ -249,7 +250,7 @@ def run_output_loops(
             progress_store.offsets[output.name],
             options,
             callbacks,
-            (resume or {}).get(output.name, 0),
+            None if resume_offset is None else partial(resume_offset, output.name),
         )
         for output in outputs
     ]

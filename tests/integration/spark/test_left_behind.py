@@ -52,7 +52,7 @@ def test_a_dump_makes_copies_right_that_lack_changes(
     built.chunk(table, state)
     built.dump_completed("public.orders", first)
     head = built.log.head_offset
-    run(resume={"delta": head, "kept": head})
+    run(resume_offset=lambda _output, _done: head)
     assert lake.rows("public.orders") == [
         (0, "n0", Decimal("1.50")),
         (1, "changed", Decimal("2.00")),

@@ -70,7 +70,7 @@ class Scene:
         return self.built.flush().next
 
     def loop(self, output: Any, done: int | None = None, **how: Any) -> OutputLoop:
-        resume = how.pop("resume", 0)
+        resume = how.pop("resume", None)
         reported = {name: how.pop(name) for name in list(how) if hasattr(self.callbacks, name)}
         options, callbacks = replace(self.options, **how), replace(self.callbacks, **reported)
         done = self.built.log.head_offset if done is None else done
@@ -163,7 +163,7 @@ def test_what_was_removed_is_skipped_where_dumps_repair_it_and_else_an_error(sce
     with pytest.raises(OffsetGoneError, match="output kept stands at offset 0"):
         run(scene.loop(Output(), done=0))
     output = Output()
-    loop = scene.loop(output, done=0, resume=head)
+    loop = scene.loop(output, done=0, resume=lambda _done: head)
     run(loop)
     assert loop.done == end
 

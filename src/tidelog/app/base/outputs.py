@@ -15,7 +15,7 @@ from tidelog.app.base.elections import pipeline_lease_name
 from tidelog.app.base.log_location import event_log_path
 from tidelog.capture.state_writes import LeasedState
 from tidelog.config import Config
-from tidelog.errors import ConfigError, TidelogError, UsageError
+from tidelog.errors import ConfigError, Policy, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers, Destination
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage import provide_options, storage_at
@@ -26,7 +26,15 @@ from tidelog.model.patterns import matches, overlap, route_of
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.hadoop_settings import store_options
 from tidelog.outputs.base.sections import BuiltinKind, OutputSection, SteppedSection
-from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
+from tidelog.ports import (
+    LedOutput,
+    Output,
+    OutputBatch,
+    OutputContext,
+    StateStore,
+    TaskWriter,
+    WriteLease,
+)
 from tidelog.state.opening import fenced, open_state
 
 if TYPE_CHECKING:
@@ -202,18 +210,52 @@ class _OwnedState(LeasedState):
 def make_outputs(
     config: Config, spark: SparkSession, lease: WriteLease | None = None
 ) -> list[Output]:
-    """Open the outputs of the configuration, in its order; with ``lease`` they write under it.
+    """Open the outputs of the configuration, in its order; with ``lease`` they write under it, and
+    in the place of one that can't be opened is an `UnopenedOutput`.
+
     Raises MissingExtraError, which names the pip extra, if a package is missing.
     """
     outputs: list[Output] = []
     try:
         for section in config.outputs:
-            outputs.append(make_output(config, section, spark, lease))
+            try:
+                outputs.append(make_output(config, section, spark, lease))
+            except Exception as error:
+                lasts = not isinstance(error, TidelogError) or error.policy is Policy.STOP
+                if lease is None or not lasts:
+                    raise
+                outputs.append(UnopenedOutput(section.name, error))
     except BaseException:
         for output in outputs:
             output.close()
         raise
     return outputs
+
+
+class UnopenedOutput:
+    """Takes the place of an output that can't be opened, so that the others run: `prepare` raises
+    why.
+    """
+
+    def __init__(self, name: str, error: Exception) -> None:
+        self.name = name
+        self._error = error
+
+    def prepare(self, _generation: str) -> None:
+        error = self._error
+        # The text of an error that is not ours may contain a password.
+        reason = error if isinstance(error, TidelogError) else f"it raised {type(error).__name__}"
+        text = f"output {self.name} can't be opened: {reason}. Fix it, and start the pipeline again"
+        raise ConfigError(text) from error
+
+    def write(self, _batch: OutputBatch) -> None:
+        self.prepare("")
+
+    def committed(self, _table: TableName) -> int | None:
+        return None
+
+    def close(self) -> None:
+        pass
 
 
 def make_output(

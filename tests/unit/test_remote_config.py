@@ -115,14 +115,6 @@ def test_a_setting_that_outputs_do_not_share_is_refused(tmp_path: Path, setting:
         session(found)
 
 
-def test_a_catalog_that_a_jvm_reaches_is_refused(tmp_path: Path) -> None:
-    need_client()
-    catalog = "catalog: {type: hive, uri: 'thrift://metastore:9083'}"
-    found = config(tmp_path, f"remote: '{REMOTE}'", f"kind: delta, path: a, {catalog}")
-    with pytest.raises(UsageError, match="leave out catalog"):
-        check_spark(found)
-
-
 def test_a_catalog_that_http_reaches_is_not_refused(tmp_path: Path) -> None:
     need_client()
     catalog = "catalog: {type: unity, uri: 'http://unity:8080', name: main}"
@@ -152,10 +144,17 @@ def test_a_file_without_a_token_is_named(tmp_path: Path, text: str | None, expec
         RemoteSession("sc://spark.example.org", {}, file)
 
 
-def test_iceberg_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "output",
+    ["kind: iceberg, path: a", "kind: delta, path: a, catalog: {type: hive, uri: 'thrift://h:1'}"],
+)
+def test_java_libraries_need_the_jars_that_pyspark_client_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
     need_client()
-    found = config(tmp_path, f"remote: '{REMOTE}'", "kind: iceberg, path: a")
-    with pytest.raises(UsageError, match="not over Spark Connect"):
+    found = config(tmp_path, f"remote: '{REMOTE}'", output)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match=r"output \w+: .*pip install 'pyspark\[connect\]'"):
         check_spark(found)
 
 

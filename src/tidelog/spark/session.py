@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
@@ -157,6 +157,17 @@ DELTA_CONF = {
 _ONE_LOG_STORE = "spark.delta.logStore.class"
 """A user's log store for all file systems: Delta refuses others for single ones beside it."""
 
+HADOOP_DEFAULTS: Final = {
+    # s3:// is s3a://: Spark has no other client of S3.
+    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
+    # By default Hadoop's client of S3 retries for many minutes, in which it reports no reason.
+    "spark.hadoop.fs.s3a.attempts.maximum": "3",
+    "spark.hadoop.fs.s3a.retry.limit": "3",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+}
+"""Of Hadoop's clients, as Spark has them."""
+
 _DEFAULT_CONF = {
     "spark.app.name": "tidelog",
     "spark.driver.memory": "2g",
@@ -172,13 +183,7 @@ _DEFAULT_CONF = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # s3:// is s3a://: Spark has no other client of S3.
-    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-    "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
-    # By default Hadoop's client of S3 retries for many minutes, in which it reports no reason.
-    "spark.hadoop.fs.s3a.attempts.maximum": "3",
-    "spark.hadoop.fs.s3a.retry.limit": "3",
-    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    **HADOOP_DEFAULTS,
     # A stopped query is stopped on purpose.
     "spark.sql.streaming.stopTimeout": "30s",
 }

@@ -1,4 +1,4 @@
-"""Pipelines over Spark Connect, by a client without Java."""
+"""Pipelines over Spark Connect, by a client that, unless asked otherwise, has no Java."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,22 @@ from tests.support.build_log import BuiltLog
 class Delivery:
     """A pipeline of one output, and the log that it delivers."""
 
-    def __init__(self, directory: Path, remote: str, *outputs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        remote: str,
+        *outputs: dict[str, Any],
+        java: bool = False,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        self._hidden = {} if java else {"PATH": "/nowhere", "JAVA_HOME": "/nowhere"}
         self.built = BuiltLog(directory / "log")
         self.config = directory / "tidelog.yaml"
         document = {
             "source": {"kind": "postgres", "url": "postgresql://u@h/d"},
             "log": {"path": "log"},
             "state": {"url": "sqlite:///state.db"},
-            "pipeline": {"remote": remote},
+            "pipeline": {"remote": remote, "conf": dict(conf or {})},
             "outputs": list(outputs),
         }
         self.config.write_text(json.dumps(document))
@@ -34,7 +42,7 @@ class Delivery:
             [sys.executable, "-m", "tidelog", "pipeline", str(self.config), "--once"],
             capture_output=True,
             text=True,
-            env={**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"},
+            env={**os.environ, **self._hidden},
             timeout=200,
             check=False,
         )

@@ -370,12 +370,16 @@ def check_spark(config: Config) -> Lake | None:
 
 
 def _check_remote(config: Config) -> None:
+    from tidelog.outputs.lake.java_libraries import check_java_libraries
     from tidelog.spark.sessions.installation import check_remote_client
 
     check_remote_client()
     for output in config.outputs:
-        if why := output.why_jvm():
-            raise UsageError(f"output {output.name}: {why}")
+        if output.calls_java():
+            try:
+                check_java_libraries()
+            except UsageError as error:
+                raise type(error)(f"output {output.name}: {error}") from None
 
 
 _CHECK_RETRIES: Final = 4

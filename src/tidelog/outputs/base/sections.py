@@ -24,7 +24,7 @@ from typing import (
     get_args,
 )
 
-from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, WithJsonSchema, model_validator
 
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.eventlog.storage import provide_options
@@ -244,11 +244,9 @@ class OutputSection(Section):
         del url, schemes, tables
         return None
 
-    def why_jvm(self) -> str | None:
-        """Return why it needs a JVM of this process, so does not run over Spark Connect, with the
-        remedy; None: it needs none.
-        """
-        return None
+    def calls_java(self) -> bool:
+        """Return whether this process calls Java libraries for it, also over Spark Connect."""
+        return False
 
     def keyless_of(self, table: TableName) -> KeylessPolicy | None:
         """Return what the output does with a table if it has no key; None: it needs none."""
@@ -438,6 +436,8 @@ class StorageOptionsSection(Section):
         examples=[{"region": "eu-central-1"}],
     )
 
+    _conf: dict[str, Any] = PrivateAttr(default_factory=dict)
+
     def options(self) -> dict[str, str]:
         """Return the options in clear text."""
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
@@ -446,8 +446,14 @@ class StorageOptionsSection(Section):
         """Return the section with what it takes from ``pipeline.conf``. Raises ValueError, without
         values.
         """
-        del conf
-        return self
+        found = self.model_copy()
+        found._conf = dict(conf)
+        return found
+
+    @property
+    def pipeline_conf(self) -> Mapping[str, Any]:
+        """Spark's settings, as the pipeline has them."""
+        return self._conf
 
 
 class FileStoreSection(StorageOptionsSection):
@@ -463,11 +469,12 @@ class FileStoreSection(StorageOptionsSection):
 
     def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
         """See `StorageOptionsSection`: the options, if the section has none of its own."""
-        if self.storage_options or not is_object_store(self.path):
-            return self
-        found = store_options(self.path, conf)
-        options = {name: SecretStr(value) for name, value in found.items()}
-        return self.model_copy(update={"storage_options": options})
+        found = super().with_pipeline_conf(conf)
+        if found.storage_options or not is_object_store(found.path):
+            return found
+        options = store_options(found.path, conf)
+        secret = {name: SecretStr(value) for name, value in options.items()}
+        return found.model_copy(update={"storage_options": secret})
 
     def provide_options(self) -> None:
         """Make the options known to this process and the processes that it starts; to Spark's

@@ -144,13 +144,8 @@ class DeltaSection(FileStoreSection, LakeSection):
         examples=["7d"],
     )
 
-    def why_jvm(self) -> str | None:
-        if not isinstance(self.catalog, HiveSection):
-            return None
-        return (
-            "its Hive Metastore is reached by a JVM of this process, so not over Spark Connect: "
-            "leave out catalog, and register the tables once (docs/outputs/delta.md)"
-        )
+    def calls_java(self) -> bool:
+        return isinstance(self.catalog, HiveSection)
 
     def probe(self) -> str | None:
         found = super().probe()
@@ -166,7 +161,7 @@ def _open(section: DeltaSection, context: OutputContext) -> Output:
     section.provide_options()
     catalog: Catalog | None = None
     if isinstance(section.catalog, HiveSection):
-        catalog = HiveCatalog(context.spark, section.catalog.uri)
+        catalog = HiveCatalog(context.spark, section.catalog.uri, section.pipeline_conf)
     elif section.catalog is not None:
         catalog = section.catalog.open()
     return DeltaOutput(

@@ -12,12 +12,16 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+
+import pyspark
 
 from tidelog.errors import OutputError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.targets import route_step
 from tidelog.outputs.lake.delta.registration import Entry, another_table
+from tidelog.outputs.lake.java_libraries import JavaLibraries, java_libraries
 from tidelog.spark.sessions.errors import Py4JError, Py4JJavaError
 
 if TYPE_CHECKING:
@@ -47,12 +51,15 @@ class HiveCatalog:
     """A Hive Metastore, through the client in Spark's jars.
 
     Args:
-        spark: a session whose driver has a JVM; its settings ``spark.hadoop.hive.*`` count.
+        spark: a session; its settings ``spark.hadoop.hive.*`` count.
         uri: ``thrift://host:port``; several, separated by commas: one that answers.
+        conf: see `tidelog.outputs.lake.java_libraries.java_libraries`.
     """
 
-    def __init__(self, spark: SparkSession, uri: str) -> None:
-        self._spark = spark
+    def __init__(
+        self, spark: SparkSession, uri: str, conf: Mapping[str, Any] | None = None
+    ) -> None:
+        self._spark, self._conf = spark, conf or {}
         self.uri = uri
 
     def refused_name(self, entry: Entry) -> str | None:
@@ -74,10 +81,13 @@ class HiveCatalog:
                 client.close()
         return {table: why for table, why in found.items() if why is not None}
 
+    @cached_property
+    def _libraries(self) -> JavaLibraries:
+        return java_libraries(self._spark, self._conf)
+
     def _connect(self) -> Any:
-        java: Any = self._spark._jvm
-        hadoop = java.org.apache.hadoop
-        settings = self._spark.sparkContext._jsc.hadoopConfiguration()
+        settings = self._libraries.hadoop
+        hadoop = self._libraries.gateway.jvm.org.apache.hadoop
         try:
             conf = hadoop.hive.conf.HiveConf(settings, hadoop.hive.conf.HiveConf().getClass())
         except TypeError:
@@ -102,7 +112,7 @@ class HiveCatalog:
 
     def _create(self, client: Any, entry: Entry) -> None:
         """Create the entry, and its database, unless somebody else does at the same time."""
-        java: Any = self._spark._jvm
+        java = self._libraries.gateway.jvm
         api = java.org.apache.hadoop.hive.metastore.api
         if entry.database.lower() not in client.getAllDatabases():
             database = api.Database()
@@ -117,7 +127,7 @@ class HiveCatalog:
             logger.info("%s is registered as %s in the Hive Metastore", entry.location, entry)
 
     def _table(self, entry: Entry) -> Any:
-        java: Any = self._spark._jvm
+        java = self._libraries.gateway.jvm
         api = java.org.apache.hadoop.hive.metastore.api
         serde = api.SerDeInfo()
         serde.setSerializationLib(_SERDE)
@@ -147,7 +157,7 @@ class HiveCatalog:
             _PROVIDER: "delta",
             "spark.sql.sources.schema": '{"type":"struct","fields":[]}',
             "spark.sql.partitionProvider": "catalog",
-            "spark.sql.create.version": self._spark.version,
+            "spark.sql.create.version": pyspark.__version__,
         }
         table.setParameters(_java_map(java, parameters))
         return table

@@ -1,4 +1,4 @@
-"""An Iceberg catalog, by Iceberg's Java library in the JVM of Spark's driver.
+"""An Iceberg catalog, by Iceberg's Java library.
 
 A JDBC catalog keeps the tables of many catalogs, each under a name: that of the option
 ``catalog_name``; else the output's own, if it has tables there; else the only other one, which
@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -29,8 +29,10 @@ from tidelog.outputs.lake.iceberg.state import (
     class_of,
     library_errors,
 )
+from tidelog.outputs.lake.java_libraries import java_libraries
 from tidelog.outputs.lake.output import reason_of
 from tidelog.spark.datasource.source import prepare_workers
+from tidelog.spark.sessions.jars import iceberg_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,10 +82,12 @@ def catalog_of(
     properties: Mapping[str, str],
     name: str | None,
     storage_options: Mapping[str, str],
+    conf: Mapping[str, Any],
 ) -> IcebergCatalog:
-    """Return a catalog in the JVM of a session. ``storage_options``: of the object store of the
-    tables; empty: what the session's settings of Hadoop's client say, else the environment.
+    """Return a catalog. ``storage_options``: of the object store of the tables; empty: what the
+    settings of Hadoop's client say, else the environment. ``conf``: see `java_libraries`.
     """
+    java = java_libraries(spark, conf, iceberg_jars())
     provided = set[str]()
 
     def provide(location: str) -> None:
@@ -94,18 +98,15 @@ def catalog_of(
         if folder in provided or not is_object_store(location):
             return
         try:
-            settings = dict(spark.sparkContext.getConf().getAll())
-            provide_options(folder, storage_options or store_options(location, settings))
+            provide_options(folder, storage_options or store_options(location, java.settings))
         except ValueError as error:  # a setting of the session that is not supported
             raise UsageError(str(error)) from error
         prepare_workers(spark)
         provided.add(folder)
 
-    gateway, session = cast(Any, spark.sparkContext._gateway), cast(Any, spark)
-    hadoop = gateway.jvm.org.apache.hadoop.conf.Configuration(session._jsc.hadoopConfiguration())
     for key, value in s3a_settings(storage_options).items():
-        hadoop.set(key, value)
-    return IcebergCatalog(gateway, hadoop, output, properties, name, provide)
+        java.hadoop.set(key, value)
+    return IcebergCatalog(java.gateway, java.hadoop, output, properties, name, provide)
 
 
 class IcebergCatalog:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.model.option_values import is_jdbc_catalog, is_object_store
@@ -87,13 +87,8 @@ class IcebergSection(StorageOptionsSection, LakeSection):
         "readers know.",
     )
 
-    _conf: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-    def why_jvm(self) -> str:
-        return (
-            "Iceberg tables are committed by Iceberg's library in a JVM of this process, so not "
-            "over Spark Connect: leave out pipeline.remote (and SPARK_REMOTE)"
-        )
+    def calls_java(self) -> bool:
+        return True
 
     @field_validator("vacuum_after")
     @classmethod
@@ -113,17 +108,6 @@ class IcebergSection(StorageOptionsSection, LakeSection):
         if self.catalog_name is not None and not is_jdbc_catalog(self.catalog_properties()):
             raise ValueError("catalog_name is for a JDBC catalog; others have one name space")
         return self
-
-    def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
-        """See `StorageOptionsSection`: all of it."""
-        found = self.model_copy()
-        found._conf = dict(conf)
-        return found
-
-    @property
-    def pipeline_conf(self) -> Mapping[str, Any]:
-        """Spark's settings, as the pipeline has them."""
-        return self._conf
 
     def catalog_properties(self) -> dict[str, str]:
         """The catalog's properties, with their secrets."""
@@ -147,6 +131,7 @@ def _open(section: IcebergSection, context: OutputContext) -> Output:
         options=_options(section),
         parallel_tables=section.parallelism,
         state=context.open_state(),
+        conf=section.pipeline_conf,
     )
 
 

@@ -76,7 +76,8 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
     """Tables of an Iceberg catalog.
 
     Args:
-        spark: a session with Iceberg's library (`tidelog.spark.sessions.jars.iceberg_jars`).
+        spark: a session; one that is not ours has Iceberg's library
+            (`tidelog.spark.sessions.jars.iceberg_jars`).
         log_path: the event log that batches refer to.
         catalog: properties of the catalog, as Iceberg's documentation has them.
         catalog_name: by which a JDBC catalog keeps its tables; None: see
@@ -89,6 +90,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         parallel_tables: number of tables with steps, or with very large ranges, that are read at
             once.
         state: keeps which tables are left out; None: such a table stops it.
+        conf: settings of Spark; see `tidelog.outputs.lake.java_libraries.java_libraries`.
     """
 
     product = "Iceberg"
@@ -107,6 +109,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         options: IcebergOptions | None = None,
         parallel_tables: int = 2,
         state: StateStore | None = None,
+        conf: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
             spark,
@@ -119,6 +122,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         )
         self._properties, self._catalog_name = dict(catalog), catalog_name
         self._storage_options = dict(storage_options or {})
+        self._conf = dict(conf or {})
         self._root = catalog.get("warehouse") if catalog.get("type") == "hadoop" else None
         self._expired: dict[TableName, float] = {}  # when, of `time.monotonic`
         self._expiring: Future[None] | None = None
@@ -128,7 +132,12 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
     def _catalog(self) -> IcebergCatalog:
         """Opened when it is first needed: one that is away is tried again with the batch."""
         return catalog_of(
-            self._spark, self.name, self._properties, self._catalog_name, self._storage_options
+            self._spark,
+            self.name,
+            self._properties,
+            self._catalog_name,
+            self._storage_options,
+            self._conf,
         )
 
     def prepare(self, generation: str) -> None:

@@ -1,0 +1,136 @@
+"""The JVM in which lakes call Java libraries: Iceberg's, and the client of the Hive Metastore.
+
+A Spark session lends its own. Where there is none, over Spark Connect or before Spark has started,
+a Java process of ours runs the libraries: it is there after a second, and ends with this process.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from tidelog.errors import UsageError
+from tidelog.spark.session import HADOOP_DEFAULTS
+from tidelog.spark.sessions.connect import is_remote
+from tidelog.spark.sessions.installation import check_java, java_program
+from tidelog.spark.sessions.local import LocalSession
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
+    from pyspark.sql import SparkSession
+
+_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_HADOOP: Final = "spark.hadoop."
+_BY_SPARK_ALONE: Final = ("spark.jars.packages", "spark.kerberos.keytab")
+"""Settings for which Spark does something when it starts."""
+
+_processes: dict[str, JavaGateway] = {}
+"""By class path and options."""
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class JavaLibraries:
+    """A JVM with the libraries.
+
+    Attributes:
+        gateway: to the JVM.
+        hadoop: the settings of Hadoop's clients there, a Java object of its own.
+        settings: of Spark.
+    """
+
+    gateway: Any
+    hadoop: Any
+    settings: Mapping[str, str]
+
+
+def java_libraries(
+    spark: SparkSession, conf: Mapping[str, Any], jars: Sequence[Path] = ()
+) -> JavaLibraries:
+    """Return the JVM for a session.
+
+    Args:
+        spark: the session.
+        conf: the settings of Spark for which a process of ours is started.
+        jars: what it has besides Spark's jars; a session has them already.
+
+    Raises UsageError, MissingProgramError as `check_java_libraries`.
+    """
+    of_spark = any(name in conf for name in _BY_SPARK_ALONE) and not is_remote(spark)
+    if not of_spark and (is_remote(spark) or isinstance(spark, LocalSession)):
+        return _own_libraries(conf, jars)
+    session = cast("Any", spark)
+    gateway = session.sparkContext._gateway
+    hadoop = gateway.jvm.org.apache.hadoop.conf.Configuration(session._jsc.hadoopConfiguration())
+    return JavaLibraries(gateway, hadoop, dict(session.sparkContext.getConf().getAll()))
+
+
+def _own_libraries(conf: Mapping[str, Any], jars: Sequence[Path]) -> JavaLibraries:
+    settings = HADOOP_DEFAULTS | {name: str(value) for name, value in conf.items()}
+    key = repr((jars, sorted(settings.items())))
+    with _lock:
+        if key not in _processes:
+            _processes[key], _ = start_java(settings, jars)
+        gateway = _processes[key]
+    return JavaLibraries(gateway, hadoop_settings(gateway, settings), settings)
+
+
+def hadoop_settings(gateway: Any, settings: Mapping[str, Any]) -> Any:
+    """Return the settings of Hadoop's clients, a Java object, that are among those of Spark."""
+    hadoop = gateway.jvm.org.apache.hadoop.conf.Configuration()
+    for name, value in settings.items():
+        if name.startswith(_HADOOP):
+            hadoop.set(name.removeprefix(_HADOOP), str(value))
+    return hadoop
+
+
+def check_java_libraries() -> None:
+    """Raise MissingProgramError without Java, UsageError without Spark's jars, which have what the
+    libraries need.
+    """
+    if find_spec("py4j") is None or not _spark_jars().is_dir():
+        raise UsageError(
+            "Iceberg, and the Hive Metastore, need Spark's jars on this host, which pyspark-client "
+            "does not have: pip uninstall pyspark-client, and pip install 'pyspark[connect]'"
+        )
+    check_java()
+
+
+def start_java(
+    settings: Mapping[str, Any], jars: Sequence[Path], options: Sequence[str] = ()
+) -> tuple[JavaGateway, subprocess.Popen[bytes]]:
+    """Start a Java process with these jars and Spark's; it ends when this process does.
+
+    ``settings``: of Spark. Raises as `check_java_libraries`.
+    """
+    check_java_libraries()
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+    of_spark = _spark_jars()
+    added = [each for each in str(settings.get("spark.jars", "")).split(",") if each]
+    path = [*map(str, jars), *added, f"{of_spark}/*", os.environ.get("HADOOP_CONF_DIR", "")]
+    given = shlex.split(str(settings.get("spark.driver.extraJavaOptions", "")))
+    port, token, process = launch_gateway(
+        classpath=":".join(each for each in path if each),
+        jarpath=str(next(of_spark.glob("py4j-*.jar"))),
+        javaopts=[*_OPTIONS, *options, *given],
+        java_path=java_program(),
+        die_on_exit=True,
+        enable_auth=True,
+        return_proc=True,
+    )
+    parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+    return JavaGateway(gateway_parameters=parameters), process
+
+
+def _spark_jars() -> Path:
+    import pyspark
+
+    return Path(os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)) / "jars"

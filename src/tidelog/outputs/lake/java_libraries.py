@@ -6,6 +6,7 @@ a Java process of ours runs the libraries: it is there after a second, and ends 
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import subprocess
@@ -31,8 +32,8 @@ _HADOOP: Final = "spark.hadoop."
 _BY_SPARK_ALONE: Final = ("spark.jars.packages", "spark.kerberos.keytab")
 """Settings for which Spark does something when it starts."""
 
-_processes: dict[str, JavaGateway] = {}
-"""By class path and options."""
+_processes: dict[str, tuple[JavaGateway, subprocess.Popen[bytes]]] = {}
+"""By jars and settings."""
 _lock = threading.Lock()
 
 
@@ -44,11 +45,18 @@ class JavaLibraries:
         gateway: to the JVM.
         hadoop: the settings of Hadoop's clients there, a Java object of its own.
         settings: of Spark.
+        process: ours; None: the JVM is that of a session.
     """
 
     gateway: Any
     hadoop: Any
     settings: Mapping[str, str]
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended, e.g. was killed: `java_libraries` starts another one."""
+        return self.process is not None and self.process.poll() is not None
 
 
 def java_libraries(
@@ -76,10 +84,10 @@ def _own_libraries(conf: Mapping[str, Any], jars: Sequence[Path]) -> JavaLibrari
     settings = HADOOP_DEFAULTS | {name: str(value) for name, value in conf.items()}
     key = repr((jars, sorted(settings.items())))
     with _lock:
-        if key not in _processes:
-            _processes[key], _ = start_java(settings, jars)
-        gateway = _processes[key]
-    return JavaLibraries(gateway, hadoop_settings(gateway, settings), settings)
+        if key not in _processes or _processes[key][1].poll() is not None:
+            _processes[key] = start_java(settings, jars)
+        gateway, process = _processes[key]
+    return JavaLibraries(gateway, hadoop_settings(gateway, settings), settings, process)
 
 
 def hadoop_settings(gateway: Any, settings: Mapping[str, Any]) -> Any:
@@ -113,6 +121,7 @@ def start_java(
     check_java_libraries()
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
+    logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)  # it raises its errors, too
     of_spark = _spark_jars()
     added = [each for each in str(settings.get("spark.jars", "")).split(",") if each]
     path = [*map(str, jars), *added, f"{of_spark}/*", os.environ.get("HADOOP_CONF_DIR", "")]

@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
@@ -81,13 +80,12 @@ class HiveCatalog:
                 client.close()
         return {table: why for table, why in found.items() if why is not None}
 
-    @cached_property
     def _libraries(self) -> JavaLibraries:
         return java_libraries(self._spark, self._conf)
 
     def _connect(self) -> Any:
-        settings = self._libraries.hadoop
-        hadoop = self._libraries.gateway.jvm.org.apache.hadoop
+        libraries = self._libraries()
+        settings, hadoop = libraries.hadoop, libraries.gateway.jvm.org.apache.hadoop
         try:
             conf = hadoop.hive.conf.HiveConf(settings, hadoop.hive.conf.HiveConf().getClass())
         except TypeError:
@@ -112,7 +110,7 @@ class HiveCatalog:
 
     def _create(self, client: Any, entry: Entry) -> None:
         """Create the entry, and its database, unless somebody else does at the same time."""
-        java = self._libraries.gateway.jvm
+        java = self._libraries().gateway.jvm
         api = java.org.apache.hadoop.hive.metastore.api
         if entry.database.lower() not in client.getAllDatabases():
             database = api.Database()
@@ -127,7 +125,7 @@ class HiveCatalog:
             logger.info("%s is registered as %s in the Hive Metastore", entry.location, entry)
 
     def _table(self, entry: Entry) -> Any:
-        java = self._libraries.gateway.jvm
+        java = self._libraries().gateway.jvm
         api = java.org.apache.hadoop.hive.metastore.api
         serde = api.SerDeInfo()
         serde.setSerializationLib(_SERDE)

@@ -29,10 +29,9 @@ from tidelog.outputs.lake.iceberg.state import (
     class_of,
     library_errors,
 )
-from tidelog.outputs.lake.java_libraries import java_libraries
+from tidelog.outputs.lake.java_libraries import JavaLibraries
 from tidelog.outputs.lake.output import reason_of
 from tidelog.spark.datasource.source import prepare_workers
-from tidelog.spark.sessions.jars import iceberg_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,16 +77,15 @@ def own_catalog_name(output: str) -> str:
 
 def catalog_of(
     spark: SparkSession,
+    java: JavaLibraries,
     output: str,
     properties: Mapping[str, str],
     name: str | None,
     storage_options: Mapping[str, str],
-    conf: Mapping[str, Any],
 ) -> IcebergCatalog:
-    """Return a catalog. ``storage_options``: of the object store of the tables; empty: what the
-    settings of Hadoop's client say, else the environment. ``conf``: see `java_libraries`.
+    """Return a catalog. ``java``: the JVM, with `iceberg_jars`. ``storage_options``: of the object
+    store of the tables; empty: what the settings of Hadoop's client say, else the environment.
     """
-    java = java_libraries(spark, conf, iceberg_jars())
     provided = set[str]()
 
     def provide(location: str) -> None:

@@ -26,11 +26,13 @@ from tidelog.outputs.lake.iceberg.table import (
     IcebergTable,
     committed_property,
 )
+from tidelog.outputs.lake.java_libraries import JavaLibraries, java_libraries
 from tidelog.outputs.lake.output import LakeOptions, reason_of
 from tidelog.outputs.lake.settling_output import SettlingOutput
 from tidelog.outputs.lake.table import application_of, parts_of
-from tidelog.ports import StateStore
+from tidelog.ports import OutputBatch, StateStore
 from tidelog.spark.datasource.partitions import schemas_now
+from tidelog.spark.sessions.jars import iceberg_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,6 +125,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         self._properties, self._catalog_name = dict(catalog), catalog_name
         self._storage_options = dict(storage_options or {})
         self._conf = dict(conf or {})
+        self._java: JavaLibraries | None = None
         self._root = catalog.get("warehouse") if catalog.get("type") == "hadoop" else None
         self._expired: dict[TableName, float] = {}  # when, of `time.monotonic`
         self._expiring: Future[None] | None = None
@@ -131,16 +134,29 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
     @cached_property
     def _catalog(self) -> IcebergCatalog:
         """Opened when it is first needed: one that is away is tried again with the batch."""
+        self._java = java_libraries(self._spark, self._conf, iceberg_jars())
         return catalog_of(
             self._spark,
+            self._java,
             self.name,
             self._properties,
             self._catalog_name,
             self._storage_options,
-            self._conf,
         )
 
+    def _forget_ended_java(self) -> None:
+        """Forget the catalog and tables of a Java process that has ended: they are opened again."""
+        if self._java is not None and self._java.ended:
+            self._java = None
+            self.__dict__.pop("_catalog", None)
+            self._tables.clear()
+
+    def write(self, batch: OutputBatch) -> None:
+        self._forget_ended_java()
+        super().write(batch)
+
     def prepare(self, generation: str) -> None:
+        self._forget_ended_java()
         known = [table for table in schemas_now(self._log) if matches(self._patterns, table)]
         parts = [parts_of(table, self._destination(table)) for table in known]
         committed = committed_property(application_of(generation, self.name))

@@ -466,8 +466,8 @@ class MySqlFamilyServer(MySqlProcess):
 class MySqlServer(MySqlFamilyServer):
     """MySQL "8.0" (8.0.12, or ``TIDELOG_MYSQLD``) or "8.0.15".
 
-    The packages have no plugin files (no semi-sync) and no client programs: the machine's of MariaDB
-    work with MySQL, too.
+    The packages have no plugin files (no semi-sync) and no client programs: those of the
+    machine's MariaDB work with MySQL, too.
     """
 
     flavor = "mysql"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.storage import rows_may_differ
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
+from tidelog.sources.postgres.connect import lsn_value
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -540,3 +541,26 @@ def test_shapes_of_many_tables_are_those_of_each_with_its_own_error(
     assert catalogue.shapes([]) == {}
     catalogue.close()
     sql.execute('DROP OWNED BY "some reader"; DROP ROLE "some reader"')
+
+
+def test_a_record_that_is_not_whole_is_no_lag(database: str) -> None:
+    """The server flushes the pages of a large record that an open transaction has written."""
+    size = 200_000
+    with (
+        psycopg.connect(database) as writer,
+        psycopg.connect(database, autocommit=True) as other,
+        closing(PostgresCatalogue(database)) as catalogue,
+    ):
+        other.execute("CREATE TABLE written (id int)")
+        before = lsn_value(other.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()[0])
+        writer.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', %s))", (size,))
+        deadline = time.monotonic() + 20
+        while (flushed := catalogue.load(0).end) < before + size // 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        if flushed % 8192:  # something else was committed
+            pytest.skip("the server flushed the end of the record")
+        load = catalogue.load(before)
+        assert (load.lag_bytes, load.end) == (0, before)
+        other.execute("INSERT INTO written VALUES (1)")
+        assert catalogue.load(before).lag_bytes > size

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -223,6 +223,15 @@ LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
 """
 
 
+_PAGE: Final = 8192
+"""Bytes of a page of WAL (``XLOG_BLCKSZ``). The server flushes whole pages, also where the last
+record on them is not whole, and the rest seconds later if nothing is committed
+(``XLogBackgroundFlush``).
+"""
+_RECORD: Final = 32 * _PAGE
+"""Bytes up to which a record is common: those with whole pages of tables."""
+
+
 _COLUMNS = """
 SELECT n.nspname::text, c.relname::text, array_agg(a.attname::text ORDER BY a.attnum)
 FROM unnest(%s::text[], %s::text[]) AS t(namespace, name)
@@ -384,6 +393,8 @@ class PostgresCatalogue:
         assert row is not None
         commits, replica_lag_s, flushed, retained, spare = row
         end = lsn_value(flushed)
+        if end % _PAGE == 0 and reached < end <= reached + _RECORD:
+            end = reached  # the last record may not be whole, so that nobody can read it
         return SourceLoad(
             max(0, end - reached),
             end,

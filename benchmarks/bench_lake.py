@@ -42,7 +42,7 @@ from benchmarks.growth_picture import Curve, write_picture
 from benchmarks.spark_workload import COLUMNS, Meter, append, drawn
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
-from tidelog.outputs.lake import settling_output
+from tidelog.outputs.lake import jobs
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.output import DeltaOutput
@@ -376,7 +376,7 @@ def main() -> None:
     spark = spark_session("local[2]", delta=False, iceberg=True)
     nothing = job_ms(spark)
     show([Row("a Spark job of two tasks that do nothing: CPU", f"{nothing:.0f} ms", "", "", "")])
-    settling_output.run_on_executors = here  # type: ignore[assignment]
+    jobs.run_on_executors = here  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as scratch:
         warm_up(spark, Path(scratch))
     curves = []

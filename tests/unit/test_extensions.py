@@ -36,7 +36,8 @@ outputs:
 KIND_OF_OURS = """
 from typing import Literal
 
-from tidelog.outputs.base.sections import BuiltinKind, ExecutorSection
+from tidelog.outputs.base.builtin_kind import BuiltinKind
+from tidelog.outputs.base.sections import ExecutorSection
 from tidelog.ports import OutputLocation
 
 

@@ -22,7 +22,8 @@ from tidelog.capture.pauses import PIPELINE_KEYS, pause
 from tidelog.config import Config, load_config
 from tidelog.errors import MissingProgramError, NameRefusedError, UsageError
 from tidelog.eventlog.consumers import Consumers, OutputFailure
-from tidelog.outputs.base.progress import LeftOutTableStore, OutputProgress
+from tidelog.outputs.base.left_out import LeftOutTableStore
+from tidelog.outputs.base.progress import OutputProgress
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.files.commits import Attempt, Commits, StagedFile
 from tidelog.state.opening import open_state

@@ -305,8 +305,8 @@ def test_a_task_asks_before_each_step(file: LeaseFile, at: str, did: list[str]) 
         file.end()
     writer = Noting(file, at)
     work = BatchWork(
-        "", "events", WriteTask("out", "g", 0, 9, 0, {}, 2), writer, None, StopAtRejection(),
-        fence=fence_of(file, 2),
+        "", "events", WriteTask("out", "g", 0, 9, 0, {}, 2, fence_of(file, 2)), writer, None,
+        StopAtRejection(),
     )  # fmt: skip
     rows = pa.RecordBatch.from_pydict({"op": ["c"]})
     batches = iter([(SimpleNamespace(source="a.b"), rows)] * 2)

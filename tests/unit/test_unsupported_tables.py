@@ -9,19 +9,14 @@ import pytest
 
 from tidelog.capture.notifications import Notification
 from tidelog.capture.unsupported_tables import UnsupportedTables
-from tidelog.errors import (
-    KeyMissingError,
-    NameRefusedError,
-    RowsLeftOutError,
-    TableLeftOutError,
-)
-from tidelog.model.schema import TableName
-from tidelog.outputs.base.progress import LeftOutTableStore
-from tidelog.outputs.base.targets import advised
-from tidelog.ports import DumpCompleted, UnsupportedReason
+from tidelog.errors import KeyMissingError, NameRefusedError, RowsLeftOutError, TableLeftOutError
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.outputs.base.left_out import LeftOutTableStore
+from tidelog.ports import DumpCompleted, OutputBatch, UnsupportedReason
 from tidelog.state.sqlite import SqliteState
 
 T, U = TableName("public", "t"), TableName("public", "u")
+KEYED, KEYLESS = (TableSchema(T, 1, (), key, key, "d", "none") for key in (("id",), ()))
 
 
 @pytest.fixture
@@ -80,7 +75,7 @@ def test_an_output_forgets_refused_names_of_tables_that_it_takes_no_more(
     for table in ("public.t", "public.u"):
         names.add(table, NameRefusedError("too long"), 1)
     asked: list[str] = []
-    names.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    names.take_again([KEYED], lambda _schema: None, asked.extend, 7)
     assert asked == ["public.t"]
     assert list(LeftOutTableStore(state, "generation", "output").messages()) == ["public.t"]
 
@@ -93,7 +88,7 @@ def test_a_table_that_was_resumed_by_a_row_is_dumped_when_tables_are_tried_again
     tables.resume("public.t", 4)
     asked: list[str] = []
     for _ in range(2):
-        tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+        tables.take_again([KEYED], lambda _schema: None, asked.extend, 7)
     assert asked == ["public.t"]
 
 
@@ -102,7 +97,7 @@ def test_a_table_of_which_a_dump_has_begun_is_dumped_by_that_one(state: SqliteSt
     tables.add("public.t", RowsLeftOutError("its row is rejected"), 1)
     tables.resume("public.t", 4, is_dumped=True)
     asked: list[str] = []
-    tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    tables.take_again([KEYED], lambda _schema: None, asked.extend, 7)
     assert not asked
     tables.remove_dumped([DumpCompleted("d", "public.t", 4, True)])
     assert tables.messages() == {}
@@ -117,7 +112,7 @@ def test_a_table_without_a_key_waits_for_a_dump_that_began_once_it_was_written_a
     if by_row:
         tables.resume("public.t", 7, keyed=False)
     asked: list[str] = []
-    tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    tables.take_again([KEYED], lambda _schema: None, asked.extend, 7)
     tables.resume("public.t", 9, keyed=False)
     assert asked == list(tables.messages()) == ["public.t"]
     for first, is_missing in ((6, True), (7, False)):
@@ -129,14 +124,14 @@ def test_no_dump_is_requested_of_a_table_that_was_left_out_again(state: SqliteSt
     tables = LeftOutTableStore(state, "generation", "output")
     asked: list[str] = []
 
-    def refuse(_table: str) -> None:
+    def refuse(_schema: TableSchema) -> None:
         raise TableLeftOutError("somebody else's")
 
     for since in (1, 5):
         tables.add("public.t", TableLeftOutError("somebody else's"), since)
         if since == 1:
             tables.resume("public.t", 4)
-    tables.take_again(["public.t"], refuse, asked.extend, 7)
+    tables.take_again([KEYED], refuse, asked.extend, 7)
     assert not asked
     assert tables.messages() == {"public.t": "somebody else's"}
 
@@ -150,7 +145,7 @@ def test_a_table_without_a_key_is_reported_once_and_is_no_problem(
         assert (tables.messages(), tables.keyless()) == ({}, {"public.t": "it has no key"})
     assert [each.levelname for each in caplog.records] == ["WARNING"]
     asked: list[str] = []
-    tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    tables.take_again([KEYED], lambda _schema: None, asked.extend, 7)
     assert not asked, "it has a key now: capture dumps it"
     assert tables.keyless()
 
@@ -162,15 +157,15 @@ def test_a_table_without_a_key_that_is_appended_now_is_dumped(
     tables = LeftOutTableStore(state, "generation", "output")
     asked: list[str] = []
 
-    def refuse(_table: str) -> None:
+    def refuse(_schema: TableSchema) -> None:
         raise KeyMissingError("it has no key")
 
     tables.add("public.t", KeyMissingError("it has no key"), 3)
-    tables.take_again(["public.t"], refuse, asked.extend, 5, ["public.t"])
+    tables.take_again([KEYLESS], refuse, asked.extend, 5)
     assert not asked
     if by_row:
         tables.resume("public.t", 7, keyed=False)
-    tables.take_again(["public.t"], lambda _table: None, asked.extend, 7, ["public.t"])
+    tables.take_again([KEYLESS], lambda _schema: None, asked.extend, 7)
     assert asked == list(tables.messages()) == ["public.t"]
     assert not tables.keyless()
     for first, is_missing in ((6, True), (7, False)):
@@ -184,10 +179,12 @@ def test_a_dump_of_which_rows_were_left_out_is_not_complete(state: SqliteState) 
     other = DumpCompleted("d", "public.u", 1, True)
     tables.add("public.t", TableLeftOutError("somebody else's"), 5)
     for _ in range(2):
-        assert tables.complete_dumps([before, since, other], 10) == (since, other)
+        batch = OutputBatch("generation", 10, 20, (), (before, since, other))
+        assert tables.with_complete_dumps(batch).completed == (since, other)
         tables.resume("public.t", 10)
     tables.remove_dumped([since])
-    assert tables.complete_dumps([before, other], 20) == (before, other)
+    batch = OutputBatch("generation", 20, 30, (), (before, other))
+    assert tables.with_complete_dumps(batch) == batch
 
 
 @pytest.mark.parametrize(("dump", "lacking"), [(7, True), (8, False)])
@@ -207,20 +204,21 @@ def test_a_table_whose_rows_are_rejected_again_is_not_dumped_by_each_start(
     state: SqliteState,
 ) -> None:
     """`pipeline --once` starts every few minutes. Other options are another try."""
-    rejected = advised(RowsLeftOutError("its row is rejected"), T, "")
+    rejected = RowsLeftOutError("its row is rejected")
     asked: list[str] = []
     counts = []
     for start, options in enumerate(["a", "a", "a", "b", "b", "b"]):
         tables = LeftOutTableStore(state, "generation", "output", options)
-        tables.take_again(["public.t"], lambda _table: None, asked.extend, start)
-        left_out = tables.dumped_in_vain()
+        tables.take_again([KEYED], lambda _schema: None, asked.extend, start)
+        left_out = dict(tables.unwritable)
         if not left_out:
-            tables.add("public.t", rejected, start)
+            tables.leave_out(T, rejected, start, "")
         assert bool(left_out) == (start in (2, 4, 5))
         reason = tables.messages()["public.t"]
         assert reason.startswith("its row is rejected. Then run `tidelog dump CONFIG --table publ")
         assert ("start the pipeline again" in reason) == (start == 0)
         counts.append(len(asked))
     assert counts == [0, 1, 1, 2, 2, 2]
-    tables.resume("public.t", 7, is_dumped=True)
-    assert not tables.dumped_in_vain()
+    batch = OutputBatch("generation", 7, 9, (), started=("public.t",))
+    assert tables.begin_dumps(batch) == [T]
+    assert not LeftOutTableStore(state, "generation", "output", "b").unwritable

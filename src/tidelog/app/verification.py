@@ -467,7 +467,7 @@ class ComparedSource:
 
     def left_out(self, output: str, table: TableName) -> str | None:
         """Return why the output leaves the table out now; None if it does not."""
-        from tidelog.outputs.base.progress import LeftOutTableStore
+        from tidelog.outputs.base.left_out import LeftOutTableStore
 
         return LeftOutTableStore(self.state, self.log.generation, output).why_now(str(table))
 

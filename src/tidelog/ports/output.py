@@ -202,19 +202,23 @@ class TaskFence(Protocol):
         ...
 
 
+def _no_check() -> None:
+    """Check nothing: there is no lease."""
+
+
 @dataclass(frozen=True)
 class WriteLease:
-    """The lease under which a pipeline writes.
+    """The lease under which a pipeline writes; by default there is none.
 
     Attributes:
-        epoch: grows with every new leader of the pipeline; a destination compares it.
+        epoch: grows with every new leader of the pipeline; a destination compares it. 0: no lease.
         check: raises LeaseLostError if the lease may have ended.
         tasks: the same for tasks.
     """
 
-    epoch: int
-    check: Callable[[], None]
-    tasks: TaskFence
+    epoch: int = 0
+    check: Callable[[], None] = _no_check
+    tasks: TaskFence | None = None
 
 
 @runtime_checkable

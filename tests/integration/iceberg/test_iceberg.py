@@ -291,7 +291,7 @@ def test_partitions_are_made_of_columns_and_kept(
 def test_small_files_are_compacted_and_old_snapshots_removed(
     lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr("tidelog.outputs.lake.settled_table.FILES_OF_A_TIER", BATCHES)
+    monkeypatch.setattr("tidelog.outputs.lake.table.FILES_OF_A_TIER", BATCHES)
     table = orders(built)
     run(lake, format_version=version)
 

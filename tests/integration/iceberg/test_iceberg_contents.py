@@ -24,7 +24,7 @@ from tests.support.iceberg_readers import by_duckdb
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake import settled_table
+from tidelog.outputs.lake import table as lake_table
 from tidelog.outputs.lake.iceberg.output import IcebergOutput
 from tidelog.outputs.lake.settling.rows import is_closed, is_open
 from tidelog.outputs.lake.settling.tasks import CopyFiles
@@ -128,7 +128,7 @@ def test_each_state_is_a_row(
     history: Contents, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small files are compacted; ended states are not searched then."""
-    monkeypatch.setattr(settled_table, "FILES_OF_A_TIER", 3)
+    monkeypatch.setattr(lake_table, "FILES_OF_A_TIER", 3)
     table = orders(built)
     cuts = []
     for number in range(4):
@@ -198,7 +198,7 @@ def test_a_compacted_table_still_knows_its_batches(
     changes: Contents, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when somebody rolls back to it, and the snapshots of the batches are gone."""
-    monkeypatch.setattr(settled_table, "FILES_OF_A_TIER", 2)
+    monkeypatch.setattr(lake_table, "FILES_OF_A_TIER", 2)
     table = orders(built)
     cut = built.log.latest_offset()
     first = built.chunk(table, [["0", "n0", "1.50"]]).first

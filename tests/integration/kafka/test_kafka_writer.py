@@ -395,8 +395,8 @@ def test_a_lease_that_ends_before_a_task_opens_is_said_to_have_ended() -> None:
     )  # fmt: skip
     for looks in (0, 1):
         work = BatchWork(
-            "log", "events", TASK, writer, None, JsonDeadLetters("letters"),
-            fence=EndingLease(looks),
+            "log", "events", replace(TASK, fence=EndingLease(looks)), writer, None,
+            JsonDeadLetters("letters"),
         )  # fmt: skip
         with pytest.raises(LeaseLostError):
             run_task(work, 0, iter(()))

@@ -19,8 +19,8 @@ from tests.support.delta_readers import by_delta_rs, by_duckdb, by_spark, rows_o
 from tidelog.errors import OutputRefusedError
 from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName
+from tidelog.outputs.lake import jobs as lake_jobs
 from tidelog.outputs.lake import output as lake_module
-from tidelog.outputs.lake import settling_output as output_module
 from tidelog.outputs.lake.delta.table import path_of
 from tidelog.outputs.lake.settling.tasks import RewriteWork, rewrite_files
 from tidelog.spark.datasource.segment_rows import batch_of
@@ -106,13 +106,13 @@ def test_a_long_range_is_read_by_several_tasks_of_one_job_for_all_tables(
     built.flush()
     monkeypatch.setattr(lake_module, "_PART_BYTES", 1)
     jobs: list[list[Any]] = []
-    run = output_module.run_on_executors
+    run = lake_jobs.run_on_executors
 
     def counted(spark: Any, function: Any, works: Any, **how: Any) -> Any:
         jobs.extend([works] if works else [])
         return run(spark, function, works, **how)
 
-    monkeypatch.setattr(output_module, "run_on_executors", counted)
+    monkeypatch.setattr(lake_jobs, "run_on_executors", counted)
     changes.bring(output=changes.output(holds={"public.orders": "changes"}))
     assert len(jobs) == 1
     assert len([work for works in jobs[0] for work in works]) == 4

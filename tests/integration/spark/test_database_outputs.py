@@ -21,8 +21,7 @@ from tests.support.idle import is_idle
 from tidelog import app
 from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import Config, load_config
-from tidelog.outputs.base import output as base_output
-from tidelog.outputs.base import scheduling
+from tidelog.outputs.base import executor_output, scheduling
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
@@ -544,7 +543,7 @@ def test_a_batch_of_copies_has_what_a_task_takes_without_a_shuffle(
             built.flush()
     head, end = built.log.head_offset, built.log.latest_offset()
     size = max(map(scheduling.bytes_of, built.log.segments(head)))
-    for module in (scheduling, base_output):
+    for module in (scheduling, executor_output):
         monkeypatch.setattr(module, "SHARED_BYTES", 2 * size)
     shuffled: list[str] = []
 

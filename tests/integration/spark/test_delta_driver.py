@@ -17,7 +17,7 @@ from tests.support.delta_readers import by_duckdb
 
 from tidelog.errors import OutputBusyError, TableLeftOutError
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake import settling_output as output_module
+from tidelog.outputs.lake import output as output_module
 from tidelog.outputs.lake.delta.options import DeltaLayout
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of

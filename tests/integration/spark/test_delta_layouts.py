@@ -14,7 +14,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.outputs.lake import output as lake_module
-from tidelog.outputs.lake.settled_table import FILES_OF_A_TIER
+from tidelog.outputs.lake.table import FILES_OF_A_TIER
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 
@@ -212,7 +212,7 @@ def test_small_files_are_put_together(lake: Lake, built: BuiltLog) -> None:
 def test_files_that_can_not_be_put_together_stop_nothing(
     lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tidelog.outputs.lake.settled_table.FILES_OF_A_TIER", 1)
+    monkeypatch.setattr("tidelog.outputs.lake.table.FILES_OF_A_TIER", 1)
 
     def fails(_: Any) -> list[Any]:
         raise OSError("no room")

@@ -16,7 +16,7 @@ from tests.integration.spark.random_table import BATCHES, SEED, RandomTable, Sha
 from tests.support.build_log import BuiltLog
 
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake import settling_output as delta_module
+from tidelog.outputs.lake import jobs
 from tidelog.outputs.lake.settling import tasks
 
 pytestmark = pytest.mark.spark
@@ -44,7 +44,7 @@ def in_this_process(
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_module, "run_on_executors", in_this_process)
+    monkeypatch.setattr(jobs, "run_on_executors", in_this_process)
     monkeypatch.setattr(tasks, "_PART_BYTES", 2_000)  # settled by parts
 
 

@@ -15,9 +15,9 @@ from tidelog.outputs.lake.data_files import parquet_files
 from tidelog.outputs.lake.data_files.data_file import DataFile, DeletionVector
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.settled_table import FILES_OF_A_TIER, files_to_compact
 from tidelog.outputs.lake.settling import rows
 from tidelog.outputs.lake.settling.settle import rewrite
+from tidelog.outputs.lake.table import FILES_OF_A_TIER, files_to_compact
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.errors import KeyMissingError, OutputRefusedError, TableLeftOutError
-from tidelog.outputs.base.progress import LeftOutTableStore
+from tidelog.outputs.base.left_out import LeftOutTableStore
 from tidelog.outputs.lake.delta import output as delta_output
 from tidelog.outputs.lake.delta.config import KIND, DeltaSection
 from tidelog.outputs.lake.delta.options import DeltaOptions
@@ -22,6 +22,7 @@ from tidelog.outputs.lake.delta.table import DeltaTable, commit_note, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.table import application_of
 from tidelog.ports import LogExtent
+from tidelog.spark.datasource.partitions import schemas_now
 from tidelog.spark.transforms import target_table
 from tidelog.state.sqlite import SqliteState
 
@@ -207,7 +208,8 @@ def test_a_check_does_not_hold_for_other_rows_settings_or_tables(
     left_out = LeftOutTableStore(copies.state, copies.built.log.generation, "delta")
     left_out.add("public.t", TableLeftOutError("it is damaged"), 0)
     assert not copies.are_known()
-    left_out.take_again(["public.t"], lambda _: None, lambda _: None, 0)
+    schemas = schemas_now(copies.built.log).values()
+    left_out.take_again(schemas, lambda _: None, lambda _: None, 0)
     left_out.take_again([], lambda _: None, lambda _: None, 0)
     assert copies.are_known()
     copies.insert("2")

@@ -24,8 +24,9 @@ from tidelog.kinds.sections import RemoteUrl
 from tidelog.model.option_values import is_object_store
 from tidelog.model.patterns import matches, overlap, route_of
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.builtin_kind import BuiltinKind
 from tidelog.outputs.base.hadoop_settings import store_options
-from tidelog.outputs.base.sections import BuiltinKind, OutputSection, SteppedSection
+from tidelog.outputs.base.sections import OutputSection, SteppedSection
 from tidelog.ports import (
     LedOutput,
     Output,
@@ -298,7 +299,7 @@ class _Deliver:
         order: str = "key",
         message_format: str = "rows",
     ) -> Output:
-        from tidelog.outputs.base.output import PluginOutput
+        from tidelog.outputs.base.executor_output import PluginOutput
         from tidelog.outputs.delivery_settings import delivery_of
 
         delivery = delivery_of(section, keyed=keyed, order=order, message_format=message_format)

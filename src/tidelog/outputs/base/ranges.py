@@ -21,6 +21,13 @@ from tidelog.spark.datasource import partitions
 from tidelog.spark.datasource.segment_rows import batch_of
 
 
+def tables_of(batch: OutputBatch, further: Sequence[str]) -> dict[str, TableName]:
+    """Return the tables with records in the batch, and ``further`` ones, sorted by name."""
+    names = {str(each.table): each.table for each in batch.tables}
+    names |= {name: TableName.parse(name) for name in further if name not in names}
+    return dict(sorted(names.items()))
+
+
 def split_by_schema(
     log: EventLog, batch: OutputBatch, wanted: Callable[[TableName], bool]
 ) -> list[OutputBatch]:

@@ -1,32 +1,14 @@
-"""What kinds of outputs share: options of sections, checks of reachability, and `BuiltinKind`.
-
-The checks find out for `tidelog check` whether this host can reach a destination; they write
-nothing.
-"""
+"""The options that sections of several kinds of outputs share."""
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    Self,
-    TypeVar,
-    get_args,
-)
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, WithJsonSchema, model_validator
 
-from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.eventlog.storage import provide_options
 from tidelog.kinds.adapters import FORMATTERS
 from tidelog.kinds.sections import (
@@ -52,8 +34,6 @@ from tidelog.model.option_values import (
 )
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.hadoop_settings import store_options
-from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
-from tidelog.system.extras import check_installed, missing_extra
 
 _UNSET: Any = ""  # becomes an empty secret by validation
 
@@ -384,44 +364,6 @@ DEBEZIUM = Field(
 )
 
 
-# Reachability.
-
-ANSWER_S = 5.0
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-
-
-def check_directory_access(path: str) -> str | None:
-    """Return what is found in the directory for files, or None for a URL, which only Spark's file
-    systems can reach. Raises OutputRefusedError.
-    """
-    if _URL.match(path):
-        return None
-    place = existing = Path(path)
-    try:
-        if place.exists() and not place.is_dir():
-            raise OutputRefusedError(f"{path} is not a directory: choose another path")
-        while not existing.exists():
-            existing = existing.parent
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise OutputRefusedError(f"{path} can't be checked: {why}") from None
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise OutputRefusedError(
-            f"{existing} can't be written: choose another path, or change its permissions"
-        )
-    return f"{path} can be written" if place.exists() else f"{path} will be created"
-
-
-def check_port(host: str, port: int) -> str:
-    """Return a message that the port accepts connections. Raises OutputError if it does not."""
-    try:
-        with socket.create_connection((host, port), timeout=ANSWER_S):
-            return f"{host}:{port} accepts connections"
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise OutputError(f"{host}:{port} can't be reached: {why}") from None
-
-
 # Options of all kinds that write files into a directory or an object store by themselves.
 
 
@@ -481,77 +423,3 @@ class FileStoreSection(StorageOptionsSection):
         tasks, once `tidelog.spark.datasource.source.register` is called.
         """
         provide_options(self.path, self.options())
-
-    def probe(self) -> str | None:
-        """Return what `tidelog check` finds there. Raises OutputError, StorageError."""
-        if not is_object_store(self.path):
-            return check_directory_access(self.path)
-        from tidelog.outputs.base.object_store import ObjectFileStore
-
-        self.provide_options()
-        ObjectFileStore(self.path).names("")
-        return f"{self.path} can be listed"
-
-
-# Tidelog's own kinds.
-
-S = TypeVar("S", bound=OutputSection)
-
-_PORT = re.compile(r":\d+$")
-
-
-@dataclass(frozen=True)
-class BuiltinKind(Generic[S]):
-    """`tidelog.ports.OutputKind` built from functions.
-
-    ``make``, ``probe_with``, ``names`` and ``idle`` import what they need when they are called.
-    ``needs``: a package of an extra that these imports need.
-    """
-
-    section: type[S]
-    make: Callable[[S, OutputContext], Output]
-    location_of: Callable[[S], OutputLocation]
-    needs: str | None = None
-    probe_with: Callable[[S], str | None] | None = None
-    names: Callable[[S, Sequence[TargetTable]], Iterator[str]] | None = None
-    idle: Callable[[S, LogExtent], bool] | None = None
-
-    def check_installed(self) -> None:
-        """Raise MissingExtraError if `open` would raise it."""
-        if self.needs is not None:
-            check_installed(self.needs)
-
-    def open(self, section: S, context: OutputContext) -> Output:
-        try:
-            return self.make(section, context)
-        except ModuleNotFoundError as error:
-            raise missing_extra(error) or error from error
-
-    def location(self, section: S) -> OutputLocation:
-        return self.location_of(section)
-
-    def probe(self, section: S) -> str | None:
-        """See `tidelog.ports.ProbedOutputKind`."""
-        return None if self.probe_with is None else self.probe_with(section)
-
-    def refused_names(self, section: S, tables: Sequence[TargetTable]) -> Iterator[str]:
-        """See `tidelog.ports.NamingOutputKind`."""
-        return iter(()) if self.names is None else self.names(section, tables)
-
-    def is_idle(self, section: S, log: LogExtent) -> bool:
-        """See `tidelog.ports.IdleOutputKind`."""
-        return self.idle is not None and self.idle(section, log)
-
-
-def normal_directory(path: str) -> str:
-    """Return a directory's path or URL in one normal form, with ``s3`` for Hadoop's ``s3a``."""
-    if "://" not in path:
-        return str(Path(path).resolve())
-    scheme, _, rest = path.partition("://")
-    return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
-
-
-def normal_hosts(text: str, port: int) -> tuple[str, ...]:
-    """Return the hosts of a list separated by commas, with ``port`` where none is given."""
-    found = [each.strip().lower() for each in text.split(",")]
-    return tuple(sorted(each if _PORT.search(each) else f"{each}:{port}" for each in found))

@@ -9,38 +9,33 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 from tidelog.codecs.wire_formats import native_logicals
 from tidelog.errors import (
     ConcurrentCommitError,
     ConfigError,
-    DecodeError,
-    KeyMissingError,
     KeyRequiredError,
-    NameRefusedError,
     OutputRefusedError,
     RowsLeftOutError,
     TableLeftOutError,
-    ValueRefusedError,
 )
-from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import MessageSchemaStore
 from tidelog.model.option_values import ColumnTypes, StructTypes
-from tidelog.model.patterns import dump_command, exclusion, matches, pattern_of
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.progress import DUMPED_AT_START, LeftOutTableStore, OutputProgress
+from tidelog.outputs.base.left_out import missing_key_error, shared_address_error
+from tidelog.outputs.base.output import BaseOutput
+from tidelog.outputs.base.progress import OutputProgress
 from tidelog.outputs.base.schema_evolution import ColumnChange
-from tidelog.outputs.base.sections import KeylessPolicy
-from tidelog.ports import SchemaFormatter, StateStore, TargetTable
+from tidelog.ports import OutputBatch, SchemaFormatter, TargetTable
 from tidelog.spark.datasource.partitions import schema_now, schemas_now
-from tidelog.spark.transforms import Step, delivered_names, steps_of, target_table
+from tidelog.spark.transforms import Step, delivered_names, steps_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 # The option ``types``.
@@ -100,148 +95,15 @@ def types_of(kind: str, types: ColumnTypes) -> ColumnTypes:
 
 # Tables as they are delivered.
 
-_NAME_BYTES = 255  # of file systems
-
-
-def require_generation(log: EventLog, generation: str, output: str) -> None:
-    """Raise OutputRefusedError if the pipeline reads another generation of the log than the output
-    opened.
-    """
-    if log.generation != generation:
-        raise OutputRefusedError(
-            f"output {output} reads generation {log.generation} of the event log, the "
-            f"pipeline generation {generation}: restart the pipeline"
-        )
-
-
-def route_step(table: TableName) -> str:
-    """Return the advice for a table whose name the destination can't have."""
-    return f"Send the table elsewhere by a step: {{route: SCHEMA.OTHER, tables: [{_text(table)}]}}"
-
-
-def rename_step(table: TableName, *columns: str) -> str:
-    """Return the advice for columns whose names the destination can't have."""
-    names = ", ".join(f"{_text(column)}: OTHER{n or ''}" for n, column in enumerate(columns))
-    step = f"{{rename: {{{names}}}, tables: [{_text(table)}]}}"
-    return f"Rename {'them' if len(columns) > 1 else 'it'} by a step: {step}"
-
-
-def _text(value: object) -> str:
-    """Return the value as a YAML string."""
-    return "'" + str(value).replace("'", "''") + "'"
-
-
-def shared_address_error(
-    output: str, owner: TableName, table: TableName, address: str
-) -> NameRefusedError:
-    """Return the error for two tables that would go to one place of the destination."""
-    return NameRefusedError(
-        f"output {output}: {owner} and {table} both go to {address}. {route_step(table)}"
-    )
-
-
-def check_directory(output: str, table: TableName, place: str) -> None:
-    """Raise NameRefusedError if no directory can have the name that ``place`` gives the table."""
-    if any(len(part.encode()) > _NAME_BYTES for part in place.split("/")):
-        raise NameRefusedError(
-            f"output {output}: the directory of {table} has a name of more than {_NAME_BYTES} "
-            f"bytes, which file systems refuse. {route_step(table)}"
-        )
-
-
-def check_has_columns(schema: TableSchema) -> None:
-    """Raise TableLeftOutError for a table without columns, which PostgreSQL allows: neither Arrow
-    nor Parquet has a struct without members.
-    """
-    if not schema.columns:
-        raise TableLeftOutError(
-            f"{schema.table} has no columns: this output delivers it once it has one"
-        )
-
-
-def refused_names(
-    output: str,
-    tables: Sequence[TargetTable],
-    check: Callable[[TargetTable], object],
-    address: Callable[[TargetTable], str | None] = lambda _table: None,
-) -> Iterator[str]:
-    """Yield the errors of ``check`` for each table, and an error for each table whose ``address``
-    belongs to one before it.
-    """
-    owners: dict[str, TableName] = {}
-    for table in tables:
-        try:
-            check(table)
-            table_address = address(table)
-        except NameRefusedError as error:
-            yield str(error)
-            continue
-        if table_address is None:
-            continue
-        owner = owners.setdefault(table_address, table.source)
-        if owner != table.source:
-            yield str(shared_address_error(output, owner, table.source, table_address))
-
-
-def key_line(table: TableName) -> str:
-    """Return the advice for a table without a key."""
-    return (
-        f"Give it a key: ALTER TABLE {table} ADD PRIMARY KEY (COLUMN, …), or name columns that "
-        f"identify a row by source.keys: {{{_text(pattern_of(table))}: [COLUMN, …]}} "
-        "(`tidelog check` prints the line of a unique index)"
-    )
-
-
-def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOutError:
-    """Return the error with what to do once it is put right. ``other``: more advice
-    for a value that does not fit.
-    """
-    more = other if isinstance(error, ValueRefusedError) else ""
-    return type(error)(
-        f"{str(error).rstrip('.')}{more}. Then run `{dump_command(table)}`{DUMPED_AT_START}"
-    )
-
-
-def undecodable_rows_error(error: DecodeError) -> RowsLeftOutError:
-    """Return the error for rows that can't be decoded, which is of their table alone."""
-    return RowsLeftOutError(
-        f"{error}. Change the value in the source or exclude the column (source.exclude_columns), "
-        "and please report this message"
-    )
-
-
-def check_steps(refused: Sequence[TableLeftOutError], tables: int) -> None:
-    """Raise ConfigError if steps fit none of an output's ``tables``, a number: then the steps are
-    wrong. ``refused``: why tables are left out.
-    """
-    wrong = [each.__cause__ for each in refused if isinstance(each.__cause__, ConfigError)]
-    if wrong and len(wrong) == tables:
-        raise wrong[0]
-
-
-def missing_key_error(
-    table: TableName, output: str, keyless: KeylessPolicy, why: str = "keeps rows by their key"
-) -> OutputRefusedError:
-    """Return the error for a table without a key: of that table alone, unless the option
-    ``keyless`` is ``fail``. ``why`` the output needs a key: words after its name.
-    """
-    text = f"{table} has no key, and output {output} {why}"
-    if keyless == "fail":
-        return KeyRequiredError(
-            f"{text}. {key_line(table)}. Or set the output's keyless to skip, or "
-            + exclusion(table, of="the tables of the output")
-        )
-    return KeyMissingError(f"{text}, so it is left out. {key_line(table)}")
-
 
 class TargetTables:
     """Creates the `TargetTable`s of one output."""
 
-    def __init__(self, spark: SparkSession, log: EventLog, delivery: Delivery) -> None:
-        self._spark = spark
-        self._log = log
+    def __init__(self, output: BaseOutput, delivery: Delivery) -> None:
+        self._output = output
+        self._log = output.log
         self._delivery = delivery
-        self._schemas = MessageSchemaStore(log.storage)
+        self._schemas = MessageSchemaStore(output.log.storage)
 
     def target_of(self, schema: TableSchema, have: Mapping[str, str] | None = None) -> TargetTable:
         """Return the table as rows of ``schema`` are delivered; ``have``: the destination's
@@ -250,16 +112,8 @@ class TargetTables:
         KeyRequiredError if a copy needs a key and it has none.
         """
         delivery = self._delivery
-        try:
-            found = target_table(
-                self._spark,
-                with_types(schema, delivery.types, delivery.steps, have or {}),
-                delivery.steps,
-                self._log.source,
-                keyed=delivery.keyed,
-            )
-        except ConfigError as error:
-            raise TableLeftOutError(f"output {delivery.name}: {error}") from error
+        typed = with_types(schema, delivery.types, delivery.steps, have or {})
+        found = self._output.transformed(typed, delivery.steps, keyed=delivery.keyed)
         if delivery.keyed and not found.key:
             raise missing_key_error(found.source, delivery.name, delivery.keyless)
         if isinstance(delivery.formatter, SchemaFormatter):
@@ -321,22 +175,60 @@ class TargetTables:
 # The tables as the output delivers them now, in step with the source's schemas.
 
 
-class DestinationHooks(Protocol):
-    """The hooks of `tidelog.outputs.base.output.ExecutorOutput` that act at the destination."""
+class TableOutput(BaseOutput):
+    """An output whose destination has tables, or the like, and what it does about each of them. A
+    kind of output overrides the hooks that it needs.
+    """
 
-    def create(self, table: TargetTable) -> None: ...
+    def create(self, table: TargetTable) -> None:
+        """Create the destination's table if it does not exist. Called before the first rows in each
+        run, and before the first rows with other columns or another key.
+        """
 
-    def address(self, table: TargetTable) -> str | None: ...
+    def address(self, table: TargetTable) -> str | None:
+        """Return the part of the destination that no other table of the output may share, such as
+        ``topic t``.
+        """
+        return None
 
-    def alter(self, table: TargetTable, change: ColumnChange) -> None: ...
+    def alter(self, table: TargetTable, change: ColumnChange) -> None:
+        """Add and widen columns; may be called again. OutputRefusedError: it is impossible."""
 
-    def check_table(self, table: TargetTable) -> None: ...
+    def check_table(self, table: TargetTable) -> None:
+        """Check that the destination's table can hold all rows, after `create` and `alter`. Raises
+        TableLeftOutError if it can't.
+        """
 
-    def accepts_type(self, table: TargetTable, column: str, former: str) -> bool: ...
+    def accepts_type(self, table: TargetTable, column: str, former: str) -> bool:
+        """Return True if the destination's table takes the column's type unchanged, or does not
+        exist.
 
-    def remedy_for(self, table: TargetTable, columns: Sequence[str]) -> str: ...
+        Called for columns whose type in the source changed from ``former`` (as
+        `schema_evolution.stored_columns`): somebody may have altered the destination's table.
+        """
+        return False
 
-    def subject(self, table: TargetTable) -> str: ...
+    def remedy_for(self, table: TargetTable, columns: Sequence[str]) -> str:
+        """Return what the user can do about columns of another type, for messages."""
+        return schema_evolution.LEAVE_OUT
+
+    def subject(self, table: TargetTable) -> str:
+        """Return the subject under which the schemas of the table's messages are registered."""
+        return table.name
+
+    def has_table(self, table: TargetTable) -> bool:
+        """Does the destination have the table? Called at a start with keyed delivery."""
+        return True
+
+    def remove_below(self, table: TargetTable, version: int) -> bool:
+        """Delete the table's rows of a lower version, now or in `writing`; with keyed delivery
+        before the batch's rows. Returns False if the writers do it (`WriteTask.deleted_below`).
+        """
+        return False
+
+    def needs_truncates(self, table: TargetTable) -> bool:
+        """Return True if the table's truncates must be delivered even where they are skipped."""
+        return False
 
 
 class CurrentTables:
@@ -344,31 +236,15 @@ class CurrentTables:
 
     def __init__(
         self,
-        log: EventLog,
         targets: TargetTables,
         delivery: Delivery,
-        state: StateStore,
-        destination: DestinationHooks,
+        destination: TableOutput,
     ) -> None:
-        self._log = log
         self._targets = targets
         self._delivery = delivery
-        self._state = state
         self._destination = destination
         self._known: dict[TableName, tuple[int, TargetTable | None]] = {}  # by schema version
         self._owners: dict[str, str] | None = None  # by address
-
-    @cached_property
-    def left_out(self) -> LeftOutTableStore:
-        """The tables that are left out."""
-        its = self._delivery
-        settings = (its.steps, its.types, its.on_schema_change, type(its.dead_letters))
-        return LeftOutTableStore(self._state, self._log.generation, its.name, settings)
-
-    @cached_property
-    def _unfit(self) -> dict[TableName, RowsLeftOutError]:
-        """See `leave_out`."""
-        return self.left_out.dumped_in_vain()
 
     def all(self) -> list[TargetTable]:
         return [table for _, table in self._known.values() if table is not None]
@@ -390,36 +266,26 @@ class CurrentTables:
         number, known = self._known.get(table, (0, None))
         if number == schema.schema_id:
             return known
-        found: TargetTable | None = None
+        found, left_out = None, self._destination.left_out
         try:
             found = self._follow(schema, progress)
         except TableLeftOutError as error:
-            self.left_out.add(str(table), error, start)
+            left_out.add(str(table), error, start)
         else:
-            self.left_out.resume(str(table), start, keyed=bool(schema.match_key))
+            left_out.resume(str(table), start, keyed=bool(schema.match_key))
         self._known[table] = (schema.schema_id, found)
         return found
 
-    def take_again(self, ask: Callable[[Sequence[str]], None], progress: OutputProgress) -> None:
-        """See `tidelog.ports.RejectingOutput`."""
-        tables = self._delivery.tables
-        known = {str(t): s for t, s in schemas_now(self._log).items() if matches(tables, t)}
-
-        def check(table: str) -> None:
-            schema = known[table]
-            self._known[schema.table] = schema.schema_id, self._follow(schema, progress)
-
-        keyless = [table for table, schema in known.items() if not schema.match_key]
-        self.left_out.take_again(known, check, ask, self._log.latest_offset(), keyless)
-
-    def begin_dumps(self, tables: Collection[str], start: int) -> None:
-        """Take those tables again that `leave_out` left out: dumps of ``tables`` begin in a batch
-        that starts at offset ``start``.
+    def take_again(self, schema: TableSchema, progress: OutputProgress) -> None:
+        """Prepare the destination for a table that was left out. Raises TableLeftOutError if it
+        can't have the table still.
         """
-        for table in [each for each in self._unfit if str(each) in tables]:
-            del self._unfit[table]
+        self._known[schema.table] = schema.schema_id, self._follow(schema, progress)
+
+    def begin_dumps(self, batch: OutputBatch) -> None:
+        """Resume the tables that `leave_out` left out, and of which dumps begin in the batch."""
+        for table in self._destination.left_out.begin_dumps(batch):
             self._known.pop(table, None)
-            self.left_out.resume(str(table), start, is_dumped=True)
 
     def leave_out(self, error: RowsLeftOutError, start: int) -> None:
         """Leave out the table whose rows can't be written, with its rows from offset ``start`` on,
@@ -435,10 +301,8 @@ class CurrentTables:
         if len(found) != 1:
             raise error
         [table] = found
-        other = " in the options of an output with another name and path, or change the row"
-        advice = advised(error, table, other)
-        self._unfit[table] = advice
-        self.left_out.add(str(table), advice, start)
+        remedy = " in the options of an output with another name and path, or change the row"
+        self._destination.left_out.leave_out(table, error, start, remedy)
         self._known[table] = self._known[table][0], None
 
     def _follow(self, schema: TableSchema, progress: OutputProgress) -> TargetTable:
@@ -446,8 +310,7 @@ class CurrentTables:
         destination can't have the table.
         """
         destination, table = self._destination, str(schema.table)
-        if schema.table in self._unfit:
-            raise self._unfit[schema.table]
+        destination.left_out.check_rows(schema.table)
         columns = progress.columns.get(table)
         have = {column[0]: column[1] for column in columns or ()}
         # An output of changes stops where it would leave out a table that it has delivered.

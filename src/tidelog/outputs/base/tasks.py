@@ -22,15 +22,7 @@ from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.ranges import message_records
-from tidelog.ports import (
-    DeadLetters,
-    Formatter,
-    Rejection,
-    TargetTable,
-    TaskFence,
-    TaskWriter,
-    WriteTask,
-)
+from tidelog.ports import DeadLetters, Formatter, Rejection, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats import shapes
@@ -145,7 +137,6 @@ class BatchWork:
         armed: the driver's failpoints, for tests that kill executors.
         skipped: operations that are not delivered.
         truncated: tables whose truncates are delivered even if they are in ``skipped``.
-        fence: of the pipeline's lease.
     """
 
     log_path: str
@@ -157,7 +148,6 @@ class BatchWork:
     armed: str = ""
     skipped: frozenset[str] = frozenset()
     truncated: frozenset[str] = frozenset()
-    fence: TaskFence | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +191,7 @@ def run_rows(
 
 def run_task(work: BatchWork, number: int, batches: Batches) -> WriteCounts:
     """Run one task from open to close; all errors but OutputError become one, without values."""
-    task = replace(work.task, number=number, fence=work.fence)
+    task = replace(work.task, number=number)
     with failpoints.arm(failpoints.parse(work.armed)):
         what = f"output {task.output}: writing offsets {task.start} to {task.end}"
         with without_values(what):

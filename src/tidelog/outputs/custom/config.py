@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.builtin_kind import BuiltinKind
 from tidelog.outputs.base.sections import (
     KEYLESS,
-    BuiltinKind,
     ExecutorSection,
     Order,
     RowsOrFormatName,

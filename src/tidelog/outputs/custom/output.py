@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import ConfigError
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.output import ExecutorOutput
-from tidelog.ports import StateStore, TaskWriter
-from tidelog.spark.sessions.connect import by_jobs_alone
+from tidelog.outputs.base.executor_output import PluginOutput
+from tidelog.ports import StateStore
 from tidelog.spark.transforms import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class PythonOutput(ExecutorOutput):
+class PythonOutput(PluginOutput):
     """Writes with a class of the user.
 
     ``class_name`` is ``module:Class`` of a `tidelog.ports.TaskWriter`, ``options`` its keyword
@@ -32,18 +32,13 @@ class PythonOutput(ExecutorOutput):
         class_name: str,
         options: Mapping[str, Any],
     ) -> None:
-        self._class = load(class_name)
-        self._options = dict(options)
-        if not callable(getattr(self._class, "write", None)):
+        make = partial(load(class_name), **options)
+        if not callable(getattr(make.func, "write", None)):
             raise ConfigError(
                 f"{class_name} has no method write: derive it from tidelog.ext.Writer"
             )
         try:
-            self._class(**self._options)
+            make()
         except TypeError as error:
             raise ConfigError(f"{class_name} does not take the options: {error}") from error
-        super().__init__(by_jobs_alone(spark), log_path, state, delivery)  # see `PluginOutput`
-
-    def writer(self) -> TaskWriter:
-        made: TaskWriter = self._class(**self._options)
-        return made
+        super().__init__(spark, log_path, state, delivery, make)

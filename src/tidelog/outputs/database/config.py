@@ -15,15 +15,9 @@ from tidelog.errors import OutputRefusedError
 from tidelog.kinds.sections import PostgresName, SecretUrl
 from tidelog.model.patterns import overlap
 from tidelog.model.schema import TableName, double_quoted
+from tidelog.outputs.base.builtin_kind import BuiltinKind, normal_hosts
 from tidelog.outputs.base.progress import has_whole_log
-from tidelog.outputs.base.sections import (
-    KEYLESS,
-    BuiltinKind,
-    ExecutorSection,
-    SkipOrFail,
-    name_field,
-    normal_hosts,
-)
+from tidelog.outputs.base.sections import KEYLESS, ExecutorSection, SkipOrFail, name_field
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
 
@@ -292,7 +286,7 @@ def _names(
     namespace: str | None,
     tables: Sequence[TargetTable],
 ) -> Iterator[str]:
-    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.base.left_out import refused_names
     from tidelog.outputs.database.tables import Tables, check_names
 
     places = Tables(dialect, section.name, namespace, "", section.deletes == "soft")

@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, RowsLeftOutError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.executor_output import ExecutorOutput
 from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.writer import Writer
@@ -197,9 +197,7 @@ class DatabaseOutput(ExecutorOutput):
     """`tidelog.ports.Output` over tables, one for each source table.
 
     Args:
-        spark: any session.
-        log_path: the event log that batches refer to.
-        state: keeps the output's progress.
+        spark, log_path, state: see `ExecutorOutput`.
         delivery: keyed.
         dialect: the database's address and product.
         namespace: schema or database of the tables; None: named as in the source.
@@ -308,7 +306,7 @@ class DatabaseOutput(ExecutorOutput):
     def writer(self) -> TaskWriter:
         layouts = {str(source): self._layout(source) for source in self._known}
         self.request_if_restored()
-        progress = self._progress_of(self.log.generation)
+        progress = self._progress
         attempt = self._next_attempt(progress.begun)
         progress.written = progress.begun
         return TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
@@ -367,7 +365,7 @@ class DatabaseOutput(ExecutorOutput):
 
     def _next_attempt(self, end: int) -> int:
         return metadata_tables.next_attempt(
-            self._connect(), self._dialect, self._own, self._run, self.epoch, end
+            self._connect(), self._dialect, self._own, self._run, self.lease.epoch, end
         )
 
     def _layout(self, source: TableName) -> TableLayout:

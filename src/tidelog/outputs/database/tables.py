@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import NameRefusedError, OutputRefusedError, TableLeftOutError
 from tidelog.model.schema import Column, TableName
-from tidelog.outputs.base.targets import rename_step, route_step
+from tidelog.outputs.base.left_out import rename_step, route_step
 from tidelog.outputs.database.dialect import (
     DELETED,
     VERSION,

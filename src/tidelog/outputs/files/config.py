@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from tidelog.kinds.sections import Bytes, Location
+from tidelog.outputs.base.builtin_kind import BuiltinKind, normal_directory, probe_store
 from tidelog.outputs.base.progress import has_whole_log
-from tidelog.outputs.base.sections import (
-    BuiltinKind,
-    FileStoreSection,
-    TypedSection,
-    name_field,
-    normal_directory,
-)
+from tidelog.outputs.base.sections import FileStoreSection, TypedSection, name_field
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
 
@@ -97,7 +92,7 @@ def _location(section: FilesSection) -> OutputLocation:
 
 
 def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str]:
-    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.base.left_out import refused_names
     from tidelog.outputs.files.output import directory_of
     from tidelog.outputs.files.writer import FilesLayout
 
@@ -123,6 +118,4 @@ def _idle(section: FilesSection, log: LogExtent) -> bool:
     return Commits(store, section.name).is_finished(log.generation, log.end)
 
 
-KIND = BuiltinKind(
-    FilesSection, _open, _location, probe_with=FilesSection.probe, names=_names, idle=_idle
-)
+KIND = BuiltinKind(FilesSection, _open, _location, probe_with=probe_store, names=_names, idle=_idle)

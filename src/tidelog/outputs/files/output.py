@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.executor_output import ExecutorOutput
+from tidelog.outputs.base.left_out import check_directory, check_has_columns
 from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.stores import open_file_store
-from tidelog.outputs.base.targets import check_directory, check_has_columns
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.writer import FileFormat, FilesLayout, FilesWriter, visible_name
 from tidelog.ports import StateStore, TargetTable, TaskWriter
@@ -40,9 +40,7 @@ class FilesOutput(ExecutorOutput):
     """`tidelog.ports.Output` over a directory of files.
 
     Args:
-        spark: any session.
-        log_path: the event log that batches refer to.
-        state: keeps the output's progress (which the directory has too).
+        spark, log_path, state: see `ExecutorOutput`.
         delivery: ordered, without a formatter. The order is `none`: records have versions.
         path: directory or URL that pyarrow supports.
         layout: pattern of directories, see `FilesLayout`.

@@ -10,18 +10,17 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from tidelog.kinds.sections import Bytes, Milliseconds, SecretUrl
+from tidelog.outputs.base.builtin_kind import BuiltinKind, check_port
 from tidelog.outputs.base.progress import has_whole_log
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
-    BuiltinKind,
     DebeziumSection,
     Headers,
     HeaderValue,
     JsonFormatName,
     MessageSection,
     SkippedOperations,
-    check_port,
     name_field,
 )
 from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of

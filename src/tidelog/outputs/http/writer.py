@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.executor_output import ExecutorOutput
 from tidelog.outputs.base.tasks import partition_numbers
 from tidelog.outputs.base.writer import StopAtRejection, Writer, is_retry
 from tidelog.outputs.http.requests import (
@@ -281,9 +281,7 @@ class HttpOutput(ExecutorOutput):
     """`tidelog.ports.Output` over an API.
 
     Args:
-        spark: any session.
-        log_path: the event log that batches refer to.
-        state: keeps the output's progress.
+        spark, log_path, state: see `ExecutorOutput`.
         delivery: ordered (key or total), with a formatter.
         endpoint: the API.
         body: how messages become requests.

@@ -11,12 +11,11 @@ from pydantic import Field, model_validator
 from tidelog.kinds.sections import LibrdkafkaSettings
 from tidelog.model.schema import TableName
 from tidelog.model.units import counted
+from tidelog.outputs.base.builtin_kind import ANSWER_S, BuiltinKind, normal_hosts
 from tidelog.outputs.base.progress import has_whole_log
 from tidelog.outputs.base.sections import (
-    ANSWER_S,
     DEBEZIUM,
     SKIPPED,
-    BuiltinKind,
     DebeziumSection,
     FormatName,
     MessageSection,
@@ -24,7 +23,6 @@ from tidelog.outputs.base.sections import (
     SkipOrFail,
     SkippedOperations,
     name_field,
-    normal_hosts,
 )
 from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
 from tidelog.ports import Formatter, LogExtent, Output, OutputContext, OutputLocation, TargetTable
@@ -166,7 +164,7 @@ def _location(section: KafkaSection) -> OutputLocation:
 
 
 def _names(section: KafkaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
-    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.base.left_out import refused_names
     from tidelog.outputs.kafka.output import table_topic
 
     def topic(table: TargetTable) -> str:

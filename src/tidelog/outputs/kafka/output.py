@@ -33,10 +33,10 @@ from tidelog.errors import (
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.executor_output import ExecutorOutput
+from tidelog.outputs.base.left_out import missing_key_error, route_step
 from tidelog.outputs.base.ranges import MESSAGES_TABLE, whole_dumps
 from tidelog.outputs.base.scheduling import BatchPlan
-from tidelog.outputs.base.targets import missing_key_error, route_step
 from tidelog.outputs.base.writer import StopAtRejection
 from tidelog.outputs.formatters.json_formats import Debezium
 from tidelog.outputs.formatters.messages import topic_of
@@ -55,7 +55,7 @@ from tidelog.outputs.kafka.writer import (
     close_idle_producers,
     transactional_id,
 )
-from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask
+from tidelog.ports import StateStore, TargetTable, TaskWriter
 from tidelog.spark.executor_jobs import run_on_executors
 from tidelog.spark.sessions.connect import runs_on_this_machine
 from tidelog.spark.transforms import steps_of, target_table
@@ -79,9 +79,7 @@ class KafkaOutput(ExecutorOutput):
     """`tidelog.ports.Output` over topics.
 
     Args:
-        spark: any session.
-        log_path: the event log that batches refer to.
-        state: keeps the output's progress.
+        spark, log_path, state: see `ExecutorOutput`.
         delivery: ordered, with a formatter whose topics are those of ``topic``.
         servers: ``host:port``, several separated by commas.
         topic: pattern of the topic's name: ``{table}``, ``{namespace}``, ``{name}``.
@@ -252,11 +250,7 @@ class KafkaOutput(ExecutorOutput):
             ids = self._schema_ids(source) if self._shares_topics else None
             version = done.finalized_until - 1
             absent = AbsentKeys(table, self.subject(table), done.first_offset, version, ids)
-            fence = None if self._lease is None else self._lease.tasks
-            batch = plan.batch
-            task = WriteTask(
-                self.name, batch.generation, batch.start, batch.end, 0, {}, self.epoch, fence
-            )
+            task = self._task(plan.batch, {})
             writer = self._writer(False, None, keep_rejected=False)
             run_on_executors(self._spark, partial(writer.remove_absent, task), [absent])
 

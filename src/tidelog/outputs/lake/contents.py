@@ -77,7 +77,7 @@ class ColumnPlan:
         added: new columns and their SQL types.
         widened: columns, by the copy's names, and their new SQL types.
         dropped: columns that the source does not have any more; they stay, null in later rows.
-        back: columns that the source had dropped and has again: their old values are removed.
+        readded: columns that the source had dropped and has again: their old values are removed.
     """
 
     delivered: tuple[str, ...]

@@ -8,28 +8,28 @@ other bounds, also from a new checkpoint.
 from __future__ import annotations
 
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from tidelog.errors import (
-    ConfigError,
-    DecodeError,
+    ConflictError,
+    OutputBusyError,
     OutputError,
-    OutputRefusedError,
     RowsLeftOutError,
     TableLeftOutError,
     TidelogError,
+    ValueRefusedError,
 )
-from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.option_values import ColumnTypes
-from tidelog.model.patterns import all_but, choice, dump_command, matches
+from tidelog.model.patterns import all_but, choice, dump_command
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.progress import DROPPED, LeftOutTableStore
+from tidelog.outputs.base.left_out import DROPPED, check_has_columns, key_line, missing_key_error
+from tidelog.outputs.base.output import BaseOutput
 from tidelog.outputs.base.ranges import (
     deleted_below,
     keyed_in_part,
@@ -37,69 +37,53 @@ from tidelog.outputs.base.ranges import (
     schema_before,
     schema_in,
     split_by_schema,
+    tables_of,
 )
 from tidelog.outputs.base.sections import KeylessPolicy
-from tidelog.outputs.base.targets import (
-    advised,
-    check_has_columns,
-    check_steps,
-    key_line,
-    missing_key_error,
-    require_generation,
-    undecodable_rows_error,
-    with_types,
-)
+from tidelog.outputs.base.targets import with_types
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.data_files.disk_cache import CACHE_BYTES
-from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
-from tidelog.outputs.lake.table import LakeTable, application_of, check_place, resume_offset
-from tidelog.ports import (
-    DumpCompleted,
-    OutputBatch,
-    StateStore,
-    TableRange,
-    TargetTable,
-    WriteLease,
+from tidelog.outputs.lake.errors import left_out_error, reason_of
+from tidelog.outputs.lake.jobs import CopyWrite, LakeJobs, TableWork, files_of, set_key
+from tidelog.outputs.lake.settling.reading import FileRows, bounds_of, file_rows, frame_of
+from tidelog.outputs.lake.settling.settle import FileChanges
+from tidelog.outputs.lake.settling.tasks import RewriteWork, SettleResult
+from tidelog.outputs.lake.table import (
+    COMMIT_TRIES,
+    KEYLESS_PROPERTY,
+    LakeTable,
+    application_of,
+    check_place,
+    resume_offset,
 )
-from tidelog.spark.datasource.partitions import (
-    partition_refs,
-    schema_now,
-    schemas_now,
-    whole_segments,
-)
+from tidelog.ports import DumpCompleted, OutputBatch, StateStore, TableRange, TargetTable
+from tidelog.spark.datasource.partitions import partition_refs, schema_now, whole_segments
 from tidelog.spark.datasource.segment_rows import batch_of
-from tidelog.spark.datasource.source import prepare_workers
-from tidelog.spark.session import exact_session
-from tidelog.spark.sessions import errors
-from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
+from tidelog.spark.sessions.errors import (
+    connect_error,
+    find_error,
+    jvm_error,
+    lasting_reason,
+    output_error,
+)
+from tidelog.spark.transforms import Step, destination_name, steps_of
+from tidelog.system import failpoints
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
-
-
-def reason_of(error: Exception) -> str:
-    """Return an error's type and Spark's error class, or Java's classes; not its text, which may
-    contain values.
-    """
-    get_condition = getattr(error, "getCondition", None)
-    condition = get_condition() if get_condition is not None else None
-    if isinstance(error, errors.Py4JJavaError):
-        condition, cause = "", error.java_exception
-        while cause is not None:
-            condition += f"{': ' if condition else ''}{cause.getClass().getSimpleName()}"
-            cause = cause.getCause()
-    reason = errors.system_error(error)
-    what = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
-    if not reason and condition and _GONE.search(condition):
-        reason = LOST_FILE  # files that can't be opened are handled before
-    return f"{reason}: {what}" if reason else what
-
+    from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger(__name__)
 
+_Key = Sequence[str | None] | None
+Range = tuple[_Key, _Key]
+"""``after < key <= upto``; None: open."""
+
 Copy = TypeVar("Copy", bound=LakeTable)
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+_TABLES_AT_ONCE: Final = 8
+"""Tables whose logs are read and committed to at once: each takes some requests in sequence."""
 
 # One task folds this much alone, without a shuffle; more is folded in parts and then by Spark.
 _PART_BYTES = 512 << 20
@@ -143,46 +127,7 @@ class LakeOptions:
         return appends and not steps_of(self.steps, table)
 
 
-@dataclass(frozen=True, slots=True)
-class TableWork:
-    """The work for one table in one batch. ``dumps``: complete dumps of the whole table."""
-
-    table: TableName
-    start: int
-    end: int
-    has_rows: bool
-    deleted_below: int  # rows of a lower version were deleted in the source (truncate, full dump)
-    dumps: tuple[DumpCompleted, ...] = ()
-
-
-@dataclass(frozen=True)
-class CopyWrite(Generic[Copy]):
-    """The rows to write to an existing copy that has the columns.
-
-    Attributes:
-        copy: the table.
-        work: the work of the batch.
-        since: the committed offset; None: there is none. Not below the work's end for the rows of a
-            table that was restored.
-        parts: segments with rows of the table, one part for each task that folds them; empty: no
-            rows.
-        target: the table as rows are delivered; None: there are no rows.
-        columns: names of the columns that rows have.
-    """
-
-    copy: Copy
-    work: TableWork
-    since: int | None
-    parts: Sequence[Sequence[SegmentRef]] = ()
-    target: TargetTable | None = None
-    columns: tuple[str, ...] = ()
-
-    @property
-    def refs(self) -> tuple[SegmentRef, ...]:
-        return tuple(ref for part in self.parts for ref in part)
-
-
-class LakeOutput(ABC, Generic[Copy]):
+class LakeOutput(BaseOutput, ABC, Generic[Copy]):
     """`tidelog.ports.Output` over tables of a lake, which `_open` opens.
 
     Args:
@@ -191,11 +136,12 @@ class LakeOutput(ABC, Generic[Copy]):
         tables: names or patterns; empty: all.
         name: distinguishes this output from others of the same log.
         options: see `LakeOptions`.
+        parallel_tables: number of tables with steps, or with very large ranges, that are read at
+            once.
         state: keeps the tables that are left out; None: such a table stops the output.
     """
 
     product: str  # the table format, for messages
-    keyed = True  # copies, which a whole dump repairs, whatever rows are missing
 
     def __init__(
         self,
@@ -205,15 +151,16 @@ class LakeOutput(ABC, Generic[Copy]):
         tables: Sequence[str],
         name: str,
         options: LakeOptions,
+        parallel_tables: int,
         state: StateStore | None,
     ) -> None:
-        self.name = name
-        self._spark = spark
-        self._read_session = exact_session(spark)
-        prepare_workers(spark)
-        self._log = EventLog.open(log_path)
-        self._log_path = log_path
-        self._patterns = all_but(tables) or ("*.*",)
+        patterns = all_but(tables) or ("*.*",)
+        super().__init__(spark, log_path, name=name, tables=patterns, state=state, settings=options)
+        self._jobs = LakeJobs(
+            spark, self.log, log_path, name, options.steps, parallel_tables, self._cores
+        )
+        self._waiting = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix=f"{name}-store")
+        self._written: list[Copy] = []  # since the last compaction
         self._options = options
         self._tables: dict[TableName, Copy] = {}
         self._targets: dict[TableName, TargetTable] = {}
@@ -222,9 +169,6 @@ class LakeOutput(ABC, Generic[Copy]):
         self._appended_before: set[TableName] | None = None
         self._followed: set[TableName] = set()  # copies that rows were written to
         self._missing: set[TableName] = set()  # as `prepare` found
-        self._ask: Callable[[Sequence[str]], None] | None = None
-        self._lease: WriteLease | None = None
-        self._state = state
 
     # ------------------------------------------------ what a kind of lake implements
 
@@ -232,103 +176,63 @@ class LakeOutput(ABC, Generic[Copy]):
     def _open(self, table: TableName, name: str) -> Copy:
         """Return the copy of a table, whose destination's name is ``name``; it need not exist."""
 
-    @abstractmethod
-    def _write_copies(self, works: Sequence[TableWork]) -> None:
-        """Plan and write all tables of a batch (`_plan_write`, `_write_all`)."""
-
-    @abstractmethod
-    def _write_all(self, writes: Sequence[CopyWrite[Copy]]) -> None:
-        """Write rows: those of each copy in one commit, together with the end of its work."""
-
-    def _check_layout(self, copy: Copy, target: TargetTable, *, exists: bool) -> None:
-        """Raise TableLeftOutError if rows of ``target`` can't be written as the options say."""
-        copy.check_layout(target, copy.column_types() if exists else ())
-
-    def _holds_changes(self, table: TableName) -> bool:
-        """Return True if the table has each change, or each state, under its own schema."""
-        return False
-
-    def _maintain(self) -> None:
-        """Maintain copies after each batch so that they stay fast."""
+    def _clean_up(self, written: Sequence[Copy]) -> None:
+        """Remove what readers of the tables do not need any more. The copies are correct without
+        it: an error is logged. ``written``: tables of the batch.
+        """
 
     # ------------------------------------------------ tidelog.ports.Output
 
-    @cached_property
-    def _left_out(self) -> LeftOutTableStore:
-        return LeftOutTableStore(self._state, self._log.generation, self.name, self._options)
-
-    @cached_property
-    def _unfit(self) -> dict[TableName, RowsLeftOutError]:
-        """See `_leave_out`."""
-        return self._left_out.dumped_in_vain()
-
-    def set_lease(self, lease: WriteLease) -> None:
-        """See `tidelog.ports.LedOutput`. A late write of a driver fails at the commit anyway."""
-        self._lease = lease
-
     def prepare(self, generation: str) -> None:
         """Check the existing tables and, for all tables known so far, the steps."""
-        require_generation(self._log, generation, self.name)
-        chosen = {t: s for t, s in schemas_now(self._log).items() if matches(self._patterns, t)}
-        left_out: dict[TableName, TableLeftOutError] = {}
+        super().prepare(generation)
         self._missing = set()
-        for table, schema in chosen.items():
-            try:
-                copy = self._table(table)
-                exists = copy.exists()
-                if exists:
-                    copy.choose_layout(keyless=copy.holds_keyless())
-                else:
-                    self._missing.add(table)
-                if schema.match_key:
-                    target = self._target(schema, copy, exists)
-                    self._check_layout(copy, target, exists=exists)
-                if exists:
-                    copy.check_ours(table, generation)
-                    self._repair_if_restored(copy, table, generation)
-                    copy.settle_deletes()
-            except TableLeftOutError as error:
-                left_out[table] = error
-        check_steps([*left_out.values()], len(chosen))
-        end = self._log.latest_offset()
+        left_out = self._check_tables(self._check_existing)
+        end = self.log.latest_offset()
         for table, why in left_out.items():
             self._leave_out(table, why, end)
+
+    def _check_existing(self, schema: TableSchema) -> None:
+        table = schema.table
+        copy = self._table(table)
+        exists = copy.exists()
+        if exists:
+            copy.choose_layout(keyless=copy.holds_keyless())
+        else:
+            self._missing.add(table)
+        if schema.match_key:
+            target = self._target(schema, copy, exists)
+            self._check_layout(copy, target, exists=exists)
+        if exists:
+            copy.check_ours(table, self.log.generation)
+            self._repair_if_restored(copy, table)
+            copy.settle_deletes()
 
     def end_of_batch(self, start: int, end: int) -> int:
         """See `tidelog.ports.BoundedOutput`."""
         if "history" not in self._options.holds.values():
             return end
-        known = [each for each in self._log.schemas.tables() if matches(self._patterns, each)]
+        known = [each for each in self.log.schemas.tables() if self._is_selected(each)]
         tables = [each for each in known if self._options.holds_of(each) == "history"]
-        return whole_segments(self._log, start, end, _HISTORY_BYTES, tables) if tables else end
+        return whole_segments(self.log, start, end, _HISTORY_BYTES, tables) if tables else end
 
     def write(self, batch: OutputBatch) -> None:
         """Write every table of the batch."""
-        for table in [each for each in self._unfit if str(each) in batch.started]:
-            del self._unfit[table]
-            self._left_out.resume(str(table), batch.start, is_dumped=True)
-        parted = keyed_in_part(self._log, batch)
+        self.left_out.begin_dumps(batch)
+        parted = keyed_in_part(self.log, batch)
         for piece in split_by_schema(
-            self._log, batch, lambda table: table in parted or self._holds_changes(table)
+            self.log, batch, lambda table: table in parted or self._holds_changes(table)
         ):
             works = self._table_works(piece)
             for work in works:
                 self._table(work.table)  # before threads check which tables have the same location
             self._write_copies(works)
-        self._left_out.remove_dumped(batch.completed)
+        self.left_out.remove_dumped(batch.completed)
         self._maintain()
 
     def committed(self, table: TableName) -> int | None:
         copy = self._table(table)
         return copy.committed(self._application) if copy.exists() else None
-
-    def rejected(self) -> int:
-        """See `tidelog.ports.RejectingOutput`."""
-        return 0
-
-    def left_out_tables(self) -> Mapping[str, str]:
-        """See `tidelog.ports.RejectingOutput`."""
-        return self._left_out.messages()
 
     def keyless_tables(self) -> Mapping[str, str]:
         """See `tidelog.ports.RejectingOutput`."""
@@ -339,12 +243,12 @@ class LakeOutput(ABC, Generic[Copy]):
             for table, copy in sorted(self._tables.items())
             if copy.layout.keyless and (table in self._delivered or table in self._appended_before)
         }
-        return {**self._left_out.keyless(), **appended}
+        return {**self.left_out.keyless(), **appended}
 
     def _find_appended(self) -> Iterator[TableName]:
         """Yield the tables whose changes an earlier run appended for want of a key."""
-        for table, schemas in self._log.schemas.by_table().items():
-            if matches(self._patterns, table) and not all(each.match_key for each in schemas):
+        for table, schemas in self.log.schemas.by_table().items():
+            if self._is_selected(table) and not all(each.match_key for each in schemas):
                 with suppress(TidelogError):  # writing to it reports what is wrong
                     copy = self._table(table)
                     if copy.exists() and copy.layout.keyless:
@@ -352,72 +256,92 @@ class LakeOutput(ABC, Generic[Copy]):
 
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         """See `tidelog.ports.RejectingOutput`."""
-        known = {str(t): s for t, s in schemas_now(self._log).items() if matches(self._patterns, t)}
+        self.dumps.ask = ask
+        super().take_again(ask)
 
-        def check(table: str) -> None:
-            schema, generation = known[table], self._log.generation
-            self._check_values(schema.table)
-            copy = self._table(schema.table)
-            if exists := copy.exists():
-                copy.check_ours(schema.table, generation)
-                self._repair_if_restored(copy, schema.table, generation)
-            self._check_key(copy, schema, exists)
-            self._follow(copy, schema, generation, exists)
-
-        self._ask = ask
-        keyless = [table for table, schema in known.items() if not schema.match_key]
-        self._left_out.take_again(known, check, ask, self._log.latest_offset(), keyless)
+    def _prepare_table(self, schema: TableSchema) -> None:
+        table = schema.table
+        self.left_out.check_rows(table)
+        copy = self._table(table)
+        if exists := copy.exists():
+            copy.check_ours(table, self.log.generation)
+            self._repair_if_restored(copy, table)
+        self._check_key(copy, schema, exists)
+        self._follow(copy, schema, exists)
 
     def replace_dropped(
         self, tables: Collection[str], ask: Callable[[Sequence[str]], None]
     ) -> None:
         """See `tidelog.ports.CopyingOutput`."""
-        wanted = self._left_out.taken(tables)
+        self.dumps.ask = ask
+        wanted = self.left_out.taken(tables)
         dropped = [
             schema
-            for table, schema in schemas_now(self._log).items()
+            for table, schema in self._schemas().items()
             if table in self._missing and str(table) in wanted and not self._table(table).exists()
         ]
         if not dropped:
             return
-        self._request_dumps([str(each.table) for each in dropped], ask)
+        self.dumps.request(DROPPED, [str(each.table) for each in dropped])
         for schema in dropped:
             copy = self._table(schema.table)
             self._followed.discard(schema.table)
             with suppress(TableLeftOutError):  # reported with its first rows
                 self._check_key(copy, schema, exists=False)
-                self._follow(copy, schema, self._log.generation, exists=False)
-
-    def _request_dumps(
-        self, dropped: Sequence[str], ask: Callable[[Sequence[str]], None] | None
-    ) -> None:
-        logger.warning(DROPPED, self.name, ", ".join(sorted(dropped)))
-        if ask is not None:
-            ask(sorted(dropped))
+                self._follow(copy, schema, exists=False)
 
     def close(self) -> None:
-        if self._state is not None:
-            self._state.close()
+        self._jobs.close()
+        self._waiting.shutdown(wait=True, cancel_futures=True)
+        super().close()
 
     def table_of(self, schema: TableSchema) -> TargetTable:
         """Return the table as rows of ``schema`` are delivered into the copy that there is."""
         copy = self._table(schema.table)
         return self._target(schema, copy, copy.exists())
 
+    def columns(self, table: TableName) -> Collection[str] | None:
+        """Return the names of the copy's columns; None: there is no copy."""
+        copy = self._table(table)
+        if not copy.exists() or copy.property(KEYLESS_PROPERTY) is not None:
+            return None
+        return copy.columns().names
+
+    def read(self, target: TargetTable, part: Range = (None, None)) -> DataFrame | None:
+        """Return the copy's current rows, at least those of a range of the key, read by the session
+        that the output was created with; None: there is no copy.
+        """
+        copy = self._table(target.source)
+        if not copy.exists():
+            return None
+        set_key(copy, target)
+        return frame_of(self._spark, copy.files(), copy.columns(), bounds_of(*part))
+
+    def row_sources(self, target: TargetTable, part: Range) -> list[FileRows] | None:
+        """Return the same rows for tasks: batches of the target's columns; None: there is no copy,
+        or a column has another type in it.
+        """
+        copy = self._table(target.source)
+        if not copy.exists():
+            return None
+        set_key(copy, target)
+        files = copy.files()
+        types = {each.name: each.type for each in files.layout.columns}
+        if any(types.get(each.name) != each.type for each in target.columns):
+            return None
+        return file_rows(files, target.columns.names, bounds_of(*part), self._cores())
+
     # ------------------------------------------------ planning
 
     @property
     def _application(self) -> str:
-        return application_of(self._log.generation, self.name)
+        return application_of(self.log.generation, self.name)
 
     def _table_works(self, batch: OutputBatch) -> list[TableWork]:
-        batch = self._with_complete_dumps(batch)
-        removed_below = deleted_below(self._log, batch)
+        batch = self.left_out.with_complete_dumps(batch)
+        removed_below = deleted_below(self.log, batch)
         ranges = {str(each.table): each for each in batch.tables}
-        names = {name: each.table for name, each in ranges.items()}
         keyless = [each.table for each in batch.completed if each.rows_ordinal is not None]
-        more = [name for name in (*removed_below, *keyless) if name not in names]
-        names |= {name: TableName.parse(name) for name in more}
         works = [
             TableWork(
                 table,
@@ -427,33 +351,28 @@ class LakeOutput(ABC, Generic[Copy]):
                 removed_below.get(name, 0),
                 _whole_dumps(batch, name),
             )
-            for name, table in sorted(names.items())
-            if matches(self._patterns, table)
+            for name, table in tables_of(batch, [*removed_below, *keyless]).items()
+            if self._is_selected(table)
         ]
         # The largest first: it decides how long the batch takes.
         return sorted(works, key=lambda work: -_size(ranges.get(str(work.table))))
 
-    def _with_complete_dumps(self, batch: OutputBatch) -> OutputBatch:
-        whole = self._left_out.complete_dumps(batch.completed, batch.start)
-        return replace(batch, completed=whole)
-
-    def _plan_write(self, work: TableWork) -> CopyWrite[Copy] | None:
+    def _plan_write(self, work: TableWork) -> CopyWrite | None:
         """Return the part of the work that is left to write; None: nothing, or the table is left
         out.
         """
-        generation = self._log.generation
         try:
             copy = self._table(work.table)
             exists = copy.exists()
             if exists:
-                copy.check_ours(work.table, generation)
-            since = self._repair_if_restored(copy, work.table, generation) if exists else None
-            self._check_values(work.table)
+                copy.check_ours(work.table, self.log.generation)
+            since = self._repair_if_restored(copy, work.table) if exists else None
+            self.left_out.check_rows(work.table)
             start = max(work.start, since or 0)
             if start >= work.end:
                 return None
             found = self._copy_write(copy, replace(work, start=start), since, exists)
-            self._left_out.resume(
+            self.left_out.resume(
                 str(work.table), work.start, keyed=not self._is_keyless(work.table)
             )
             return found
@@ -462,36 +381,33 @@ class LakeOutput(ABC, Generic[Copy]):
             return None
 
     def _leave_out(self, table: TableName, error: TableLeftOutError, since: int) -> None:
-        """Leave out the table's rows from this offset on; the other tables are written. If its rows
-        could not be written, this is so until a dump of it begins or the output starts again: no
-        check sees before what is wrong.
-        """
-        if isinstance(error, RowsLeftOutError) and table not in self._unfit:
+        """Leave out the table's rows from this offset on; the other tables are written."""
+        remedy = ""
+        if isinstance(error, ValueRefusedError):
             where = self._table(table).location
-            other = f" in the output's options, then move {where} away; or change the row"
-            error = self._unfit[table] = advised(error, table, other)
-        self._left_out.add(str(table), error, since)
+            remedy = f" in the output's options, then move {where} away; or change the row"
+        self.left_out.leave_out(table, error, since, remedy)
 
     def _copy_write(
-        self, copy: Copy, work: TableWork, since: int | None, exists: bool
-    ) -> CopyWrite[Copy] | None:
-        self._check_lease()
+        self, copy: LakeTable, work: TableWork, since: int | None, exists: bool
+    ) -> CopyWrite | None:
+        self.lease.check()
         parts: list[list[SegmentRef]] = []
-        if work.has_rows and (refs := refs_of(self._log, work.table, work.start, work.end)):
+        if work.has_rows and (refs := refs_of(self.log, work.table, work.start, work.end)):
             size = _HISTORY_BYTES if copy.layout.holds == "history" else _PART_BYTES
             parts = partition_refs(refs, partition_bytes=size, partitions=None)
-        schema = schema_in(self._log, work.table, work.start, work.end)
+        schema = schema_in(self.log, work.table, work.start, work.end)
         if schema is None and not exists and work.dumps:  # of an empty table
-            schema = schema_before(self._log, work.table, work.end)
+            schema = schema_before(self.log, work.table, work.end)
         if schema is None:
             is_due = work.deleted_below or copy.layout.holds == "changes"
             return CopyWrite(copy, work, since) if exists and is_due else None
         self._check_key(copy, schema, exists)
-        self._follow(copy, schema, self._log.generation, exists)
+        self._follow(copy, schema, exists)
         _, columns = self._delivered[work.table]
         return CopyWrite(copy, work, since, parts, self._targets[work.table], columns)
 
-    def _check_key(self, copy: Copy, schema: TableSchema, exists: bool) -> None:
+    def _check_key(self, copy: LakeTable, schema: TableSchema, exists: bool) -> None:
         """Choose the layout of a table that does not exist yet. Raises KeyMissingError if rows of
         ``schema`` have no key, and are not appended.
         """
@@ -504,10 +420,10 @@ class LakeOutput(ABC, Generic[Copy]):
 
     def _is_keyless(self, table: TableName) -> bool:
         """Does the table have no key now? Its older records may have one, or need none."""
-        schema = schema_now(self._log, table)
+        schema = schema_now(self.log, table)
         return schema is not None and not schema.match_key
 
-    def _why_not_appended(self, copy: Copy, table: TableName, exists: bool) -> str:
+    def _why_not_appended(self, copy: LakeTable, table: TableName, exists: bool) -> str:
         if exists:
             return f"keeps a copy at {copy.location}, which stays as it was"
         steps = steps_of(self._options.steps, table)
@@ -526,11 +442,7 @@ class LakeOutput(ABC, Generic[Copy]):
             f"{copy.location}. For a copy, move it away and run `{dump_command(table)}`"
         )
 
-    def _check_lease(self) -> None:
-        if self._lease is not None:
-            self._lease.check()
-
-    def _repair_if_restored(self, copy: Copy, table: TableName, generation: str) -> int | None:
+    def _repair_if_restored(self, copy: LakeTable, table: TableName) -> int | None:
         """Return the committed offset, after the missing rows are written if somebody restored the
         copy.
         """
@@ -538,18 +450,18 @@ class LakeOutput(ABC, Generic[Copy]):
         found = None if since is None else copy.find_restore(self._application, since)
         if since is None or found is None:
             return since
-        start = resume_offset(self._log, copy.location, table, found)
+        start = resume_offset(self.log, copy.location, table, found)
         message = "%s was restored to an older state (%s): offsets %d to %d are written again"
         logger.warning(message, copy.location, found.why, start, since)
         self._delivered.pop(table, None)  # its columns are older ones, too
         for each in split_by_schema(
-            self._log,
-            batch_of(self._log, start, since),
+            self.log,
+            batch_of(self.log, start, since),
             lambda other: other == table and self._holds_changes(table),
         ):
-            self._check_values(table)  # of the piece before
-            piece = self._with_complete_dumps(each)
-            below = deleted_below(self._log, piece).get(str(table), 0)
+            self.left_out.check_rows(table)  # of the piece before
+            piece = self.left_out.with_complete_dumps(each)
+            below = deleted_below(self.log, piece).get(str(table), 0)
             dumps = _whole_dumps(piece, str(table))
             work = TableWork(table, piece.start, piece.end, True, below, dumps)
             write = self._copy_write(copy, work, since, True)
@@ -557,7 +469,7 @@ class LakeOutput(ABC, Generic[Copy]):
                 self._write_all([write])
         return since
 
-    def _follow(self, copy: Copy, schema: TableSchema, generation: str, exists: bool) -> None:
+    def _follow(self, copy: LakeTable, schema: TableSchema, exists: bool) -> None:
         """Prepare the copy for rows of ``schema``."""
         check_has_columns(schema)
         known = self._targets.get(schema.table)
@@ -566,16 +478,16 @@ class LakeOutput(ABC, Generic[Copy]):
             self._check_layout(copy, target, exists=False)
             check_place(self.name, schema.table, copy, self._tables)
             if schema.table in self._followed:
-                self._request_dumps([str(schema.table)], self._ask)
-            copy.create(target, generation)
-            copy.check_ours(schema.table, generation)  # catalogs may ignore case
+                self.dumps.request(DROPPED, [str(schema.table)])
+            copy.create(target, self.log.generation)
+            copy.check_ours(schema.table, self.log.generation)  # catalogs may ignore case
             copy.settle_deletes()
         self._followed.add(schema.table)
         before, _ = self._delivered.get(schema.table, (None, ()))
         if target is not known or before != copy.definition():
             self._evolve(copy, schema.table, target)
 
-    def _evolve(self, copy: Copy, table: TableName, target: TargetTable) -> tuple[str, ...]:
+    def _evolve(self, copy: LakeTable, table: TableName, target: TargetTable) -> tuple[str, ...]:
         """Return the names of the delivered columns, once the copy has them."""
         # Until it is done: a batch that is retried after an error follows again.
         self._delivered.pop(table, None)
@@ -584,7 +496,22 @@ class LakeOutput(ABC, Generic[Copy]):
         self._delivered[table] = copy.definition(), columns
         return columns
 
-    def _target(self, schema: TableSchema, copy: Copy, exists: bool) -> TargetTable:
+    def _check_layout(self, copy: LakeTable, target: TargetTable, *, exists: bool) -> None:
+        """Raise TableLeftOutError if rows of ``target`` can't be written as the options say."""
+        table = target.source
+        if copy.layout.holds == "changes" and (steps := steps_of(self._options.steps, table)):
+            raise TableLeftOutError(
+                f"output {self.name} keeps the changes of {table} as the log has them, and its "
+                f"step {steps[0].action} would alter rows: remove {table} from the step's "
+                "tables, or keep a copy of it"
+            )
+        copy.check_layout(target, copy.column_types() if exists else ())
+
+    def _holds_changes(self, table: TableName) -> bool:
+        """Return True if the table has each change, or each state, under its own schema."""
+        return self._is_selected(table) and self._table(table).layout.holds != "copy"
+
+    def _target(self, schema: TableSchema, copy: LakeTable, exists: bool) -> TargetTable:
         found = self._targets.get(schema.table)
         if found is not None and found.schema.schema_id == schema.schema_id and exists:
             followed, _ = self._delivered.get(schema.table, (None, ()))
@@ -594,24 +521,18 @@ class LakeOutput(ABC, Generic[Copy]):
         have = copy.row_types() if exists else {}
         typed = with_types(schema, self._options.types, steps, have)
         if found is None or found.schema != typed:
-            try:
-                found = target_table(self._spark, typed, steps, self._log.source, keyed=True)
-            except ConfigError as error:
-                raise TableLeftOutError(f"output {self.name}: {error}") from error
+            found = self.transformed(typed, steps, keyed=True)
             self._targets[schema.table] = found
             # Whoever asks, the copy follows before rows of it are written.
             self._delivered.pop(schema.table, None)
         return found
 
-    def _check_values(self, table: TableName) -> None:
-        """Raise RowsLeftOutError if `_leave_out` left the table out."""
-        if table in self._unfit:
-            raise self._unfit[table]
-
     def _table(self, table: TableName) -> Copy:
         found = self._tables.get(table)
         if found is None:
             found = self._open(table, self._destination(table))
+            if self._options.appends_keyless(table):
+                found.choose_layout(keyless=self._is_keyless(table))
             self._tables[table] = found
         return found
 
@@ -626,32 +547,173 @@ class LakeOutput(ABC, Generic[Copy]):
         except TidelogError:
             raise
         except Exception as error:
-            ours = errors.find_error(str(error))  # an undecodable record is not retried
+            ours = find_error(str(error))  # an undecodable record is not retried
             if ours is not None:
                 raise ours from error
-            if (known := errors.jvm_error(error)) is not None:
+            if (known := jvm_error(error)) is not None:
                 raise known from error
             reason = reason_of(error)
             places = ", ".join(self._table(work.table).location for work in works)
             tables = ", ".join(str(work.table) for work in works)
             start, end = min(each.start for each in works), max(each.end for each in works)
             what = f"{self.product} table {places}: writing offsets {start} to {end} of {tables}"
-            if errors.lasting_reason(error) or errors.connect_error(error):
-                raise errors.output_error(what, error) from error
+            if lasting_reason(error) or connect_error(error):
+                raise output_error(what, error) from error
             raise OutputError(f"{what} failed: {reason}") from error
 
+    # ------------------------------------------------ writing
 
-def left_out_error(error: TidelogError | None) -> TableLeftOutError | None:
-    """Return the error as one of a single table; None if there is none, or if it may concern other
-    tables too.
-    """
-    if isinstance(error, TableLeftOutError):
-        return error
-    if isinstance(error, DecodeError):
-        return undecodable_rows_error(error)
-    if isinstance(error, OutputRefusedError):
-        return RowsLeftOutError(str(error))
-    return None
+    def _write_copies(self, works: Sequence[TableWork]) -> None:
+        if not works:
+            return
+        with self._named_errors(*works):
+            planned = self._map_tables(self._plan_write, works)
+            self._write_all([each for each in planned if each is not None])
+
+    def _write_all(self, writes: Sequence[CopyWrite]) -> None:
+        """Write and commit the rows; they are settled again if another has committed since."""
+        if not writes:
+            return
+        for _ in range(COMMIT_TRIES):
+            self.lease.check()
+            results = self._jobs.settle(writes)
+            failpoints.hit("lake.table.write")
+            self.lease.check()
+            outcomes = self._map_tables(self._try_commit, [*zip(writes, results, strict=True)])
+            conflicts: list[CopyWrite] = []
+            errors: list[TidelogError] = []
+            for write, error in zip(writes, outcomes, strict=True):
+                refused = left_out_error(error)
+                if isinstance(error, ConflictError):
+                    conflicts.append(write)
+                elif refused is not None and not self._is_changed(write.copy, refused):
+                    self._leave_out(write.work.table, refused, write.work.start)
+                elif refused is not None:
+                    conflicts.append(write)
+                elif error is not None:
+                    errors.append(error)
+            if errors:
+                raise errors[0]
+            refreshed = [self._refresh_write(write) for write in conflicts]
+            writes = [write for write in refreshed if write is not None]
+            if not writes:
+                return
+        raise OutputBusyError(
+            f"{writes[0].copy.location}: others committed to the table {COMMIT_TRIES} times while "
+            "a batch was written; it is tried again"
+        )
+
+    def _is_changed(self, copy: LakeTable, error: TableLeftOutError) -> bool:
+        """Has somebody else committed to the table since it was read, so that ``error`` may be of
+        a file that it has no more?
+        """
+        if not isinstance(error, RowsLeftOutError):
+            return False
+        with suppress(TableLeftOutError):
+            before = copy.files().files
+            return copy.exists() and copy.files().files != before
+        return False
+
+    def _refresh_write(self, write: CopyWrite) -> CopyWrite | None:
+        """Return the same rows, prepared for the table as it is now; None: it is left out."""
+        logger.info("%s: somebody else committed: the batch is settled again", write.copy.location)
+        try:
+            return self._write_of_newest(write)
+        except TableLeftOutError as error:
+            self._leave_out(write.work.table, error, write.work.start)
+            return None
+
+    def _write_of_newest(self, write: CopyWrite) -> CopyWrite:
+        copy, table = write.copy, write.work.table
+        if not copy.exists():
+            raise OutputBusyError(f"{copy.location} was removed while a batch was written")
+        copy.check_ours(table, self.log.generation)
+        if copy.committed(self._application) != write.since:
+            raise OutputBusyError(
+                f"{copy.location}: another pipeline of this name committed to the table"
+            )
+        if copy.find_restore(self._application, write.since or 0) is not None:
+            raise OutputBusyError(f"{copy.location} was restored while a batch was written")
+        if write.target is None:
+            return write
+        return replace(write, columns=self._evolve(copy, table, write.target))
+
+    def _map_tables(self, call: Callable[[Item], Outcome], items: Sequence[Item]) -> list[Outcome]:
+        """Return ``call(item)`` for each item, several at once, as they wait for the store. An
+        error is raised once all calls have ended.
+        """
+        if len(items) < 2:  # a copy that is repaired is written by a thread of this pool
+            return [call(item) for item in items]
+        futures = [self._waiting.submit(call, item) for item in items]
+        wait(futures)
+        return [future.result() for future in futures]
+
+    def _try_commit(self, settled: tuple[CopyWrite, list[SettleResult]]) -> TidelogError | None:
+        """Return the error that kept a write from being committed, or None."""
+        write, results = settled
+        failed = [each.error for each in results if each.error is not None]
+        if failed:
+            return failed[0]
+        try:
+            self._commit(write, results)
+        except TidelogError as error:
+            return error
+        return None
+
+    def _commit(self, write: CopyWrite, results: Sequence[SettleResult]) -> None:
+        copy = write.copy
+        changes = [each.files for each in results if each.files is not None]
+        settled = [each.settled for each in results if each.settled is not None]
+        shared = [each.settled for each in results if each.files is None and each.settled]
+        changes += self._jobs.replace_dead_files(copy, shared)
+        added = FileChanges(tuple(file for each in settled for file in each.added), (), ())
+        fed = [file for each in settled for file in each.change_files]
+        start, end = write.since, write.work.end
+        copy.commit_settled([*changes, added], fed, self._application, start, end)
+        self._written.append(self._tables[write.work.table])
+
+    # ------------------------------------------------ maintenance
+
+    def _maintain(self) -> None:
+        """Compact small files, remove old ones. Copies are right without it: an error is logged."""
+        copies = list(dict.fromkeys(self._written))
+        self._written.clear()
+        self._compact(copies)
+        self._clean_up(copies)
+
+    def _compact(self, copies: Sequence[LakeTable]) -> None:
+        """Compact the files of all tables in one Spark job. If it fails, compact each table by
+        itself, so that one table does not stop the others.
+        """
+        try:
+            works = [copy.compaction() for copy in copies]
+            results = iter(self._jobs.try_rewrite([work for each in works for work in each]))
+            found = [
+                (copy, [(work, next(results)) for work in each])
+                for copy, each in zip(copies, works, strict=True)
+            ]
+            self._map_tables(lambda pair: self._commit_compaction(*pair), found)
+        except Exception as error:  # noqa: BLE001 - whatever Spark raises
+            if len(copies) > 1:
+                for copy in copies:
+                    self._compact([copy])
+                return
+            reason = error if isinstance(error, TidelogError) else reason_of(error)
+            logger.warning("%s: small files were not compacted: %s", copies[0].location, reason)
+
+    def _commit_compaction(
+        self, copy: LakeTable, rewritten: Sequence[tuple[RewriteWork, SettleResult]]
+    ) -> None:
+        """Commit what was rewritten. Files that can't be read are not read again for this."""
+        changes = []
+        for work, result in rewritten:
+            if result.error is None:
+                changes.append(files_of(result))
+                continue
+            if left_out_error(result.error) is not None:
+                copy.not_compacted.update(file.path for file in work.copy.files)
+            logger.warning("%s: small files were not compacted: %s", copy.location, result.error)
+        copy.commit_compaction(changes)
 
 
 def _whole_dumps(batch: OutputBatch, table: str) -> tuple[DumpCompleted, ...]:

@@ -13,17 +13,15 @@ from pydantic import Field, SecretStr, model_validator
 
 from tidelog.kinds.sections import Bytes, Duration, Section, TablePattern
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.builtin_kind import ANSWER_S, BuiltinKind, normal_hosts
 from tidelog.outputs.base.progress import has_whole_log
 from tidelog.outputs.base.sections import (
-    ANSWER_S,
     KEYLESS,
-    BuiltinKind,
     Headers,
     HeaderValue,
     SkipOrFail,
     TypedSection,
     name_field,
-    normal_hosts,
 )
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
@@ -208,7 +206,7 @@ def _location(section: OpenSearchSection) -> OutputLocation:
 
 
 def _names(section: OpenSearchSection, tables: Sequence[TargetTable]) -> Iterator[str]:
-    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.base.left_out import refused_names
     from tidelog.outputs.formatters.messages import topic_of
     from tidelog.outputs.opensearch.indices import index_name
     from tidelog.outputs.opensearch.output import check_columns

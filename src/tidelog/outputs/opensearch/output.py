@@ -25,9 +25,9 @@ from tidelog.errors import (
 )
 from tidelog.model.patterns import matches
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.executor_output import ExecutorOutput
+from tidelog.outputs.base.left_out import rename_step, route_step
 from tidelog.outputs.base.schema_evolution import ColumnChange
-from tidelog.outputs.base.targets import rename_step, route_step
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.opensearch import documents
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
@@ -79,9 +79,7 @@ class OpenSearchOutput(ExecutorOutput):
     """`tidelog.ports.Output` over indices.
 
     Args:
-        spark: any session.
-        log_path: the event log that batches refer to.
-        state: keeps the output's progress.
+        spark, log_path, state: see `ExecutorOutput`.
         delivery: keyed.
         cluster: the cluster's address and credentials.
         index: pattern of the alias's name: ``{table}``, ``{namespace}``, ``{name}``.
@@ -210,7 +208,7 @@ class OpenSearchOutput(ExecutorOutput):
         version: a row of a lower version, from a replay, may then only update. So no deleted row is
         inserted again.
         """
-        done = self._progress_of(self.log.generation).done
+        done = self._progress.done
         if done is None:
             return
         before = int((time.time() - self._retention_s) * 1000)

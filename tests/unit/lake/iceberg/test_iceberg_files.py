@@ -19,6 +19,7 @@ from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter, file_statistics
+from tidelog.outputs.lake.errors import left_out_error
 from tidelog.outputs.lake.iceberg import format as iceberg_format
 from tidelog.outputs.lake.iceberg.files import (
     SPEC,
@@ -32,7 +33,6 @@ from tidelog.outputs.lake.iceberg.files import (
     iceberg_path,
 )
 from tidelog.outputs.lake.iceberg.format import IcebergFormat
-from tidelog.outputs.lake.output import left_out_error
 
 VALUES = {
     "i": pa.array([-7, 70_000, None], pa.int32()),

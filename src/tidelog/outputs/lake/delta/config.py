@@ -10,13 +10,8 @@ from pydantic import Field
 
 from tidelog.errors import OutputError
 from tidelog.kinds.sections import Duration, Location, Section, TablePattern
-from tidelog.outputs.base.sections import (
-    BuiltinKind,
-    FileStoreSection,
-    HeaderValue,
-    name_field,
-    normal_directory,
-)
+from tidelog.outputs.base.builtin_kind import BuiltinKind, normal_directory, probe_store
+from tidelog.outputs.base.sections import FileStoreSection, HeaderValue, name_field
 from tidelog.outputs.lake.config import LakeSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
 from tidelog.system.extras import check_installed
@@ -147,12 +142,6 @@ class DeltaSection(FileStoreSection, LakeSection):
     def calls_java(self) -> bool:
         return isinstance(self.catalog, HiveSection)
 
-    def probe(self) -> str | None:
-        found = super().probe()
-        if self.catalog is None:
-            return found
-        return "; ".join(each for each in (found, self.catalog.probe()) if each)
-
 
 def _open(section: DeltaSection, context: OutputContext) -> Output:
     from tidelog.outputs.lake.delta.hive import HiveCatalog
@@ -195,7 +184,7 @@ def _location(section: DeltaSection) -> OutputLocation:
 
 
 def _names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
-    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.base.left_out import refused_names
     from tidelog.outputs.lake.delta.table import DeltaTable, path_of
     from tidelog.outputs.lake.table import check_columns
 
@@ -224,11 +213,18 @@ def _idle(section: DeltaSection, log: LogExtent) -> bool:
     return newest is not None
 
 
+def _probe(section: DeltaSection) -> str | None:
+    found = probe_store(section)
+    if section.catalog is None:
+        return found
+    return "; ".join(each for each in (found, section.catalog.probe()) if each)
+
+
 KIND = BuiltinKind(
     DeltaSection,
     _open,
     _location,
-    probe_with=DeltaSection.probe,
+    probe_with=_probe,
     names=_names,
     idle=_idle,
 )

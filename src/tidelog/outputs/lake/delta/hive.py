@@ -18,7 +18,7 @@ import pyspark
 
 from tidelog.errors import OutputError
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.targets import route_step
+from tidelog.outputs.base.left_out import route_step
 from tidelog.outputs.lake.delta.registration import Entry, another_table
 from tidelog.outputs.lake.java_libraries import JavaLibraries, java_libraries
 from tidelog.spark.sessions.errors import Py4JError, Py4JJavaError

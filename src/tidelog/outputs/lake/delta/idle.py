@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidelog.outputs.base.progress import LeftOutTableStore
+from tidelog.outputs.base.left_out import LeftOutTableStore
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.delta_log.table_state import commit_name
 from tidelog.ports import LogExtent

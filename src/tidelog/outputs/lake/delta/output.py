@@ -1,7 +1,7 @@
 """The Delta output: writes a copy of each table, or its changes, exactly once, without Spark's SQL.
 
 A batch's end is Delta's transaction version; its application names the log's generation and the
-output. The rest is in `tidelog.outputs.lake.settling_output`.
+output. The rest is in `tidelog.outputs.lake.output`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tidelog.errors import TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import all_but, matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.progress import LeftOutTableStore
+from tidelog.outputs.base.left_out import LeftOutTableStore
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.registration import Catalog, Registration, entry_of
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum, VacuumTimes
+from tidelog.outputs.lake.output import LakeOutput
 from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.outputs.lake.settling.tasks import RewriteWork
-from tidelog.outputs.lake.settling_output import SettlingOutput
 from tidelog.outputs.lake.table import HOLDS_PROPERTY, application_of
 from tidelog.ports import LogExtent, StateStore
 from tidelog.spark.datasource.partitions import schemas_now
@@ -33,19 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class DeltaOutput(SettlingOutput[DeltaTable]):
+class DeltaOutput(LakeOutput[DeltaTable]):
     """A directory (or object-store prefix) of Delta tables.
 
     Args:
-        spark: any session.
-        log_path: the event log that batches refer to.
+        spark, log_path, tables, parallel_tables, state: see `LakeOutput`.
         path: the lake's root; a table is at ``path/namespace/name``.
-        tables: names or patterns; empty: all.
         name: distinguishes this output from others of the same log; part of Delta's application id.
         options: see `DeltaOptions`.
-        parallel_tables: number of tables with steps, or with very large ranges, that are read at
-            once.
-        state: keeps the tables that are left out; None: such a table stops the output.
         catalog: where its tables are registered; None: nowhere.
     """
 
@@ -77,7 +72,7 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
         self._root = path
         self._vacuum: Vacuum | None = None
         if self._options.vacuum_after_s is not None:
-            times = VacuumTimes(state, f"vacuum/{self._log.generation}/{name}")
+            times = VacuumTimes(state, f"vacuum/{self.log.generation}/{name}")
             self._vacuum = Vacuum(self._options.vacuum_after_s, f"{name}-vacuum", times)
         self._registration: Registration | None = None
         if catalog is not None:
@@ -100,7 +95,7 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
             if registration.knows(table) or (metadata := copy.state.metadata) is None:
                 continue
             with suppress(TableLeftOutError):  # somebody else's
-                copy.check_ours(table, self._log.generation)
+                copy.check_ours(table, self.log.generation)
                 name = self._destination(table)
                 registration.add(entry_of(table, name, copy.path, metadata))
 
@@ -124,10 +119,7 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
 
     def _open(self, table: TableName, name: str) -> DeltaTable:
         path, keyless = path_of(self._root, table, name), self._options.keyless_layout_of(table)
-        found = DeltaTable(path, self._options.layout_of(table), self._rewrite, keyless)
-        if keyless is not None:
-            found.choose_layout(keyless=self._is_keyless(table))
-        return found
+        return DeltaTable(path, self._options.layout_of(table), self._jobs.rewrite, keyless)
 
     def _clean_up(self, written: Sequence[DeltaTable]) -> None:
         if self._vacuum is not None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.errors import message_without_values
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.sections import normal_directory
-from tidelog.outputs.base.targets import route_step
+from tidelog.outputs.base.builtin_kind import normal_directory
+from tidelog.outputs.base.left_out import route_step
 from tidelog.outputs.lake.table import parts_of
 
 if TYPE_CHECKING:

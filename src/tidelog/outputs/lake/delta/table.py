@@ -42,10 +42,16 @@ from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
-from tidelog.outputs.lake.settled_table import COMMIT_TRIES, Rewrite, SettledTable
 from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, SettleOptions
 from tidelog.outputs.lake.settling.tasks import CopyFiles
-from tidelog.outputs.lake.table import DROPPED_PROPERTY, RestoredCopy, parts_of
+from tidelog.outputs.lake.table import (
+    COMMIT_TRIES,
+    DROPPED_PROPERTY,
+    LakeTable,
+    RestoredCopy,
+    Rewrite,
+    parts_of,
+)
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
 from tidelog.system.processes import unix_ms
@@ -175,7 +181,7 @@ def path_of(root: str, table: TableName, name: str) -> str:
     return "/".join([root.rstrip("/"), *parts_of(table, name)])
 
 
-class DeltaTable(SettledTable):
+class DeltaTable(LakeTable):
     """A table at its path.
 
     Args:

@@ -20,8 +20,8 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 
 from tidelog.errors import AccessRefusedError, OutputError
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.sections import normal_directory
-from tidelog.outputs.base.targets import route_step
+from tidelog.outputs.base.builtin_kind import normal_directory
+from tidelog.outputs.base.left_out import route_step
 from tidelog.outputs.lake.delta.registration import Entry, another_table
 
 logger = logging.getLogger(__name__)

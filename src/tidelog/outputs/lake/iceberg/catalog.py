@@ -22,6 +22,7 @@ from tidelog.errors import AccessRefusedError, TableLeftOutError, UsageError
 from tidelog.eventlog.storage import provide_options
 from tidelog.model.option_values import is_jdbc_catalog, is_object_store
 from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
+from tidelog.outputs.lake.errors import reason_of
 from tidelog.outputs.lake.iceberg.state import (
     EXCEPTIONS,
     IcebergLibrary,
@@ -30,7 +31,6 @@ from tidelog.outputs.lake.iceberg.state import (
     library_errors,
 )
 from tidelog.outputs.lake.java_libraries import JavaLibraries
-from tidelog.outputs.lake.output import reason_of
 from tidelog.spark.datasource.source import prepare_workers
 
 if TYPE_CHECKING:

@@ -10,13 +10,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.model.option_values import is_jdbc_catalog, is_object_store
-from tidelog.outputs.base.sections import (
-    BuiltinKind,
-    StorageOptionsSection,
-    check_directory_access,
-    name_field,
-    normal_directory,
-)
+from tidelog.outputs.base.builtin_kind import BuiltinKind, check_directory_access, normal_directory
+from tidelog.outputs.base.sections import StorageOptionsSection, name_field
 from tidelog.outputs.lake.config import LakeSection
 from tidelog.ports import Output, OutputContext, OutputLocation, TargetTable
 
@@ -156,7 +151,7 @@ def _location(section: IcebergSection) -> OutputLocation:
 
 
 def _names(section: IcebergSection, tables: Sequence[TargetTable]) -> Iterator[str]:
-    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.base.left_out import refused_names
     from tidelog.outputs.lake.iceberg.table import IcebergTable, check_reserved
     from tidelog.outputs.lake.table import check_columns, parts_of
 

@@ -1,7 +1,7 @@
 """The Iceberg output: a copy of each table in a catalog, exactly once, without Spark's SQL.
 
 What is Iceberg's own is in `tidelog.outputs.lake.iceberg.table`, the rest in
-`tidelog.outputs.lake.settling_output`.
+`tidelog.outputs.lake.output`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.errors import TidelogError, UsageError
-from tidelog.model.patterns import choice, matches
+from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.contents import TableContents
+from tidelog.outputs.lake.errors import reason_of
 from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog, catalog_of
 from tidelog.outputs.lake.iceberg.partitioning import Partition
 from tidelog.outputs.lake.iceberg.table import (
@@ -27,11 +28,9 @@ from tidelog.outputs.lake.iceberg.table import (
     committed_property,
 )
 from tidelog.outputs.lake.java_libraries import JavaLibraries, java_libraries
-from tidelog.outputs.lake.output import LakeOptions, reason_of
-from tidelog.outputs.lake.settling_output import SettlingOutput
+from tidelog.outputs.lake.output import LakeOptions, LakeOutput
 from tidelog.outputs.lake.table import application_of, parts_of
 from tidelog.ports import OutputBatch, StateStore
-from tidelog.spark.datasource.partitions import schemas_now
 from tidelog.spark.sessions.jars import iceberg_jars
 
 if TYPE_CHECKING:
@@ -74,24 +73,20 @@ class IcebergOptions(LakeOptions):
         )
 
 
-class IcebergOutput(SettlingOutput[IcebergTable]):
+class IcebergOutput(LakeOutput[IcebergTable]):
     """Tables of an Iceberg catalog.
 
     Args:
         spark: a session; one that is not ours has Iceberg's library
             (`tidelog.spark.sessions.jars.iceberg_jars`).
-        log_path: the event log that batches refer to.
+        log_path, tables, parallel_tables, state: see `LakeOutput`.
         catalog: properties of the catalog, as Iceberg's documentation has them.
         catalog_name: by which a JDBC catalog keeps its tables; None: see
             `tidelog.outputs.lake.iceberg.catalog`.
         storage_options: of the object store of the tables, as in `log.storage_options`.
-        tables: names or patterns; empty: all.
-        name: identifies this output among others of the same log; part of the property that says
+        name: distinguishes this output from others of the same log; part of the property that says
             how far a table is.
-        options: see there.
-        parallel_tables: number of tables with steps, or with very large ranges, that are read at
-            once.
-        state: keeps which tables are left out; None: such a table stops it.
+        options: see `IcebergOptions`.
         conf: settings of Spark; see `tidelog.outputs.lake.java_libraries.java_libraries`.
     """
 
@@ -157,8 +152,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
 
     def prepare(self, generation: str) -> None:
         self._forget_ended_java()
-        known = [table for table in schemas_now(self._log) if matches(self._patterns, table)]
-        parts = [parts_of(table, self._destination(table)) for table in known]
+        parts = [parts_of(table, self._destination(table)) for table in self._schemas()]
         committed = committed_property(application_of(generation, self.name))
         found = self._catalog.find_elsewhere(parts, committed)
         if found is not None:
@@ -179,10 +173,8 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         location = ".".join(parts) if self._root is None else "/".join([self._root, *parts])
         branch = f"tidelog-{self.name}-"
         keyless = self._options.keyless_layout_of(table)
-        found = IcebergTable(self._catalog, parts, location, layout, self._rewrite, branch, keyless)
-        if keyless is not None:
-            found.choose_layout(keyless=self._is_keyless(table))
-        return found
+        rewrite = self._jobs.rewrite
+        return IcebergTable(self._catalog, parts, location, layout, rewrite, branch, keyless)
 
     def _clean_up(self, written: Sequence[IcebergTable]) -> None:
         """Remove old snapshots of tables that were written, each once an hour: those that are older

@@ -23,6 +23,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from tidelog.errors import AccessRefusedError, OutputError, TableLeftOutError, UsageError
 from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.layout import FileColumn
+from tidelog.outputs.lake.errors import reason_of
 from tidelog.outputs.lake.iceberg.files import (
     SPEC,
     DeleteFile,
@@ -33,7 +34,6 @@ from tidelog.outputs.lake.iceberg.files import (
     deletes_of,
     file_of,
 )
-from tidelog.outputs.lake.output import reason_of
 from tidelog.spark.sessions.errors import SparkGoneError, known_error
 
 logger = logging.getLogger(__name__)

@@ -46,9 +46,9 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName
 from tidelog.outputs.base import tasks
+from tidelog.outputs.base.left_out import rename_step
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores import open_file_store
-from tidelog.outputs.base.targets import rename_step
 from tidelog.outputs.lake.contents import (
     ColumnPlan,
     LakeLayout,
@@ -75,7 +75,6 @@ from tidelog.outputs.lake.iceberg.state import (
     TableChange,
     with_spec,
 )
-from tidelog.outputs.lake.settled_table import Rewrite, SettledTable
 from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, SettleOptions
 from tidelog.outputs.lake.settling.tasks import CopyFiles
 from tidelog.outputs.lake.table import (
@@ -85,7 +84,9 @@ from tidelog.outputs.lake.table import (
     KEYLESS_PROPERTY,
     MARKED_PROPERTY,
     TABLE_PROPERTY,
+    LakeTable,
     RestoredCopy,
+    Rewrite,
 )
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
@@ -149,7 +150,7 @@ def check_reserved(target: TargetTable, layout: LakeLayout) -> None:
             )
 
 
-class IcebergTable(SettledTable):
+class IcebergTable(LakeTable):
     """A table of a catalog.
 
     Args:

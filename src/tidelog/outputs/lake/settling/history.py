@@ -29,8 +29,8 @@ class Removals:
     older than a limit. Picklable.
 
     Attributes:
-        at: int64[n], ascending, versions of their records.
-        below: int64[n], states of a lower version ended.
+        at: int64[n], ascending, versions of their records in the log.
+        below: int64[n], the limits: all states of a lower version ended.
         time: int64[n], times of their records, in microseconds since 1970 UTC.
     """
 
@@ -64,13 +64,15 @@ class Removals:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What is known of some keys, in any order: an open row, or changes.
+    """Entries of the histories of some keys, in any order. An entry is the open row of a key in the
+    table, or a change of the key in the batch.
 
     Attributes:
         key: int64[n], the key's number.
-        version: int64[n], of the last record that showed it; `NO_VERSION`: it has none.
-        time: int64[n], microseconds since 1970 UTC: since when it holds; `NO_TIME`: not known.
-        state: bool[n], whether the key has a row then; else it is deleted.
+        version: int64[n], the version of the last record that showed the entry; `NO_VERSION`: it
+            has none.
+        time: int64[n], when it happened, in microseconds since 1970 UTC; `NO_TIME`: unknown.
+        state: bool[n], True: from then on the key has a row. False: the key was deleted.
     """
 
     key: Int64s
@@ -81,14 +83,16 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Open rows and newer changes, key by key, each key's in the order of their versions.
+    """Open rows and newer changes, sorted by key and then by version.
 
     Attributes:
-        source: int64[n], numbers of entries: the open rows', then those of changes.
-        entries: the entries, in this order.
-        removal: int64[n], the removal that ended an entry's state before the next entry; -1: none.
-        left: int64[n], of a change that gave a row its key: the position of the delete of the key
-            that the row had before; -1: it is no such change.
+        source: int64[n], the number of each entry before sorting: first come the open rows, then
+            the changes.
+        entries: the sorted entries.
+        removal: int64[n], the number of the removal that ended the entry's state before the key's
+            next entry; -1: none did.
+        left: int64[n], for a change that moved a row to another key: the position of the entry that
+            deleted the row's former key; -1: the entry is no such change.
     """
 
     source: Int64s

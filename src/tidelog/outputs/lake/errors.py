@@ -1,0 +1,49 @@
+"""Errors of outputs into lakes: which are of one table alone, and what messages say of them."""
+
+from __future__ import annotations
+
+import re
+
+from tidelog.errors import (
+    DecodeError,
+    OutputRefusedError,
+    RowsLeftOutError,
+    TableLeftOutError,
+    TidelogError,
+)
+from tidelog.outputs.base.left_out import undecodable_rows_error
+from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
+from tidelog.spark.sessions import errors
+
+_GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error's type and Spark's error class, or Java's classes; not its text, which may
+    contain values.
+    """
+    get_condition = getattr(error, "getCondition", None)
+    condition = get_condition() if get_condition is not None else None
+    if isinstance(error, errors.Py4JJavaError):
+        condition, cause = "", error.java_exception
+        while cause is not None:
+            condition += f"{': ' if condition else ''}{cause.getClass().getSimpleName()}"
+            cause = cause.getCause()
+    reason = errors.system_error(error)
+    what = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
+    if not reason and condition and _GONE.search(condition):
+        reason = LOST_FILE  # files that can't be opened are handled before
+    return f"{reason}: {what}" if reason else what
+
+
+def left_out_error(error: TidelogError | None) -> TableLeftOutError | None:
+    """Return the error as one of a single table; None if there is none, or if it may concern other
+    tables too.
+    """
+    if isinstance(error, TableLeftOutError):
+        return error
+    if isinstance(error, DecodeError):
+        return undecodable_rows_error(error)
+    if isinstance(error, OutputRefusedError):
+        return RowsLeftOutError(str(error))
+    return None

@@ -17,7 +17,7 @@ from tidelog.outputs.base.left_out import LeftOutTableStore
 from tidelog.outputs.lake.delta import output as delta_output
 from tidelog.outputs.lake.delta.config import KIND, DeltaSection
 from tidelog.outputs.lake.delta.options import DeltaOptions
-from tidelog.outputs.lake.delta.output import has_whole_log
+from tidelog.outputs.lake.delta.output import versions_if_idle
 from tidelog.outputs.lake.delta.table import DeltaTable, commit_note, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.table import application_of
@@ -59,7 +59,7 @@ class Copies:
     def are_idle(self, **options: Any) -> bool:
         log = self.built.log
         extent = LogExtent(self.built.path, log.generation, log.latest_offset(), self.state)
-        found = has_whole_log(extent, self.lake, "delta", (), DeltaOptions(**options))
+        found = versions_if_idle(extent, self.lake, "delta", (), DeltaOptions(**options))
         return found is not None
 
     def are_known(self, **options: Any) -> bool:
@@ -174,9 +174,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def read(log: LogExtent, root: str, output: str, *rest: Any) -> Mapping[str, int] | None:
         found.append(output)
-        return has_whole_log(log, root, output, *rest)
+        return versions_if_idle(log, root, output, *rest)
 
-    monkeypatch.setattr(delta_output, "has_whole_log", read)
+    monkeypatch.setattr(delta_output, "versions_if_idle", read)
     return found
 
 

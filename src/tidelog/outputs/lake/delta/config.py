@@ -204,10 +204,10 @@ def _idle(section: DeltaSection, log: LogExtent) -> bool:
     settings = section.model_dump_json()
     if is_as_checked(log, section.name, settings):
         return True
-    from tidelog.outputs.lake.delta.output import has_whole_log
+    from tidelog.outputs.lake.delta.output import versions_if_idle
 
     options = _options(section)
-    newest = has_whole_log(log, str(section.path), section.name, section.tables, options)
+    newest = versions_if_idle(log, str(section.path), section.name, section.tables, options)
     if newest is not None:
         record_check(log, section.name, settings, newest)
     return newest is not None

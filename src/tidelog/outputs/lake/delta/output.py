@@ -126,7 +126,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             self._vacuum.take_turn(written)
 
 
-def has_whole_log(
+def versions_if_idle(
     log: LogExtent, root: str, output: str, tables: Sequence[str], options: DeltaOptions
 ) -> Mapping[str, int] | None:
     """Return the tables' newest versions by path (-1: there is none) if the output has all of the

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Literal
 
@@ -512,26 +513,16 @@ def assemble(
     consumers = (consumer, change_consumer, record_processor)
     if sum(each is not None for each in consumers) != 1:
         raise ConfigError("give one of consumer, change_consumer and record_processor")
-    consumer_loop: ConsumerLoop | None = None
     awaited = is_coroutine_function(consumer) or is_coroutine_function(change_consumer)
     prepares = any(map(is_awaited_transform, transforms))
-    if awaited or prepares:
-        if (prepares or consume_records_async) and options.record_processing_on != "threads":
-            raise ConfigError(
-                f"a {'transform' if prepares else 'consumer'} that is a coroutine function runs on "
-                f"an event loop of this process: with record_processing_on: "
-                f"{options.record_processing_on}{'' if prepares else ' and consume_records_async'} "
-                "give an ordinary function"
-            )
-        consumer_loop = ConsumerLoop(event_loop, in_pool=prepares or consume_records_async)
+    consumer_loop = _consumer_loop(
+        options, event_loop, awaited=awaited, prepares=prepares, in_parallel=consume_records_async
+    )
+    if consumer_loop is not None:
         if awaited:
             consumer = consumer and consumer_loop.as_function(consumer)
             change_consumer = change_consumer and consumer_loop.as_function(change_consumer)
         transforms = [consumer_loop.as_transform(each) for each in transforms]
-    elif event_loop is not None:
-        raise ConfigError(
-            "event_loop is for a consumer or a transform that is a coroutine function: async def"
-        )
     functions: dict[str, Any] = {
         "consumer": consumer,
         "change_consumer": change_consumer,
@@ -541,60 +532,25 @@ def assemble(
     }
     for name, each in functions.items():
         refuse_coroutine_function(name, each)
-    if consume_records_async and consumer is None:
-        raise ConfigError(
-            "consume_records_async needs consumer, which is called for each event: a batch is "
-            "taken and marked as a whole, so there is nothing in it to call at once"
-        )
-    if consume_records_async == (options.order == "total"):
-        raise ConfigError(
-            "order key and none go with consume_records_async, order total without it"
-        )
-
-    if (options.errors_tolerance == "dead_letter") != (dead_letters is not None):
-        raise ConfigError("errors_tolerance: dead_letter and the directory dead_letter go together")
-    if record_processor is not None and (dead_letters or options.record_processing_on != "threads"):
-        raise ConfigError(
-            "errors_tolerance and record_processing_on are for the engine's own processing: a "
-            "record_processor has taken it over"
-        )
+    _check_options(options, consumer, consume_records_async, dead_letters, record_processor)
     workers: Workers | None = None
     if options.record_processing_on != "threads":
         away = consumer if consume_records_async else None
         work = EventWork(transforms, serializer, options, dead_letters is not None, away)
-        makers = {"processes": WorkerProcesses, "spark": on_spark}
-        workers = makers[options.record_processing_on](options.record_processing_threads, work)
-
-    used: list[RecordProcessor] = []
-
-    def make(
-        service: RecordService,
-        committer: TaskCommitter,
-        retries: Retries,
-        stopping: threading.Event,
-    ) -> RecordHandler:
-        committer.most_open_batches = most_open_batches
-        if record_processor is not None:
-            processor = _create_processor(record_processor)
-            if any(each is processor for each in used):
-                raise ConfigError(
-                    "record_processor: each task needs one of its own, which marks its records "
-                    "alone: give a class, or a function that makes one, in place of an object"
-                )
-            used.append(processor)
-            processor.initialize(service, transforms, serializer, committer)
-            return processor
-        chain = ProcessorChain(transforms, serializer, retries, dead_letters)
-        if workers is not None:
-            chain = WorkerChain(transforms, serializer, retries, dead_letters, workers)
-        if change_consumer is not None:
-            return BatchProcessor(chain, service, committer, change_consumer)
-        assert consumer is not None
-        if not consume_records_async:
-            return InOrderProcessor(chain, service, committer, consumer, stopping)
-        by_key = options.order == "key"
-        return ParallelProcessor(chain, service, committer, consumer, stopping, by_key=by_key)
-
+        create = on_spark if options.record_processing_on == "spark" else WorkerProcesses
+        workers = create(options.record_processing_threads, work)
+    make = _ProcessorMaker(
+        options,
+        consumer,
+        change_consumer,
+        record_processor,
+        serializer,
+        transforms,
+        dead_letters,
+        workers,
+        most_open_batches,
+        consume_records_async,
+    )
     callbacks = {"on_connector": on_connector, "on_completion": on_completion}
     given: dict[str, Any] = {name: each for name, each in callbacks.items() if each is not None}
     return EngineCore(
@@ -607,6 +563,105 @@ def assemble(
         consumer_loop=consumer_loop,
         **given,
     )
+
+
+@dataclass
+class _ProcessorMaker:
+    """A `MakeProcessor`: makes what processes the records of one task."""
+
+    options: EngineOptions
+    consumer: Consumer | None
+    change_consumer: ChangeConsumer | None
+    record_processor: RecordProcessor | MakeRecordProcessor | None
+    serializer: Serializer | None
+    transforms: Sequence[Transform]
+    dead_letters: DeadLetterFile | None
+    workers: Workers | None
+    most_open_batches: int
+    in_parallel: bool
+    used: list[RecordProcessor] = field(default_factory=list)
+
+    def __call__(
+        self,
+        service: RecordService,
+        committer: TaskCommitter,
+        retries: Retries,
+        stopping: threading.Event,
+    ) -> RecordHandler:
+        committer.most_open_batches = self.most_open_batches
+        if self.record_processor is not None:
+            processor = _create_processor(self.record_processor)
+            if any(each is processor for each in self.used):
+                raise ConfigError(
+                    "record_processor: each task needs one of its own, which marks its records "
+                    "alone: give a class, or a function that makes one, in place of an object"
+                )
+            self.used.append(processor)
+            processor.initialize(service, self.transforms, self.serializer, committer)
+            return processor
+        parts = self.transforms, self.serializer, retries, self.dead_letters
+        chain = ProcessorChain(*parts)
+        if self.workers is not None:
+            chain = WorkerChain(*parts, self.workers)
+        if self.change_consumer is not None:
+            return BatchProcessor(chain, service, committer, self.change_consumer)
+        assert self.consumer is not None
+        if not self.in_parallel:
+            return InOrderProcessor(chain, service, committer, self.consumer, stopping)
+        by_key = self.options.order == "key"
+        return ParallelProcessor(chain, service, committer, self.consumer, stopping, by_key=by_key)
+
+
+def _consumer_loop(
+    options: EngineOptions,
+    event_loop: asyncio.AbstractEventLoop | None,
+    *,
+    awaited: bool,
+    prepares: bool,
+    in_parallel: bool,
+) -> ConsumerLoop | None:
+    """Return what runs coroutines: of a consumer (``awaited``), of transforms (``prepares``)."""
+    if not (awaited or prepares):
+        if event_loop is not None:
+            raise ConfigError(
+                "event_loop is for a consumer or a transform that is a coroutine function: async "
+                "def"
+            )
+        return None
+    if (prepares or in_parallel) and options.record_processing_on != "threads":
+        raise ConfigError(
+            f"a {'transform' if prepares else 'consumer'} that is a coroutine function runs on "
+            f"an event loop of this process: with record_processing_on: "
+            f"{options.record_processing_on}{'' if prepares else ' and consume_records_async'} "
+            "give an ordinary function"
+        )
+    return ConsumerLoop(event_loop, in_pool=prepares or in_parallel)
+
+
+def _check_options(
+    options: EngineOptions,
+    consumer: Consumer | None,
+    in_parallel: bool,
+    dead_letters: DeadLetterFile | None,
+    record_processor: object,
+) -> None:
+    """Raise ConfigError if they do not fit together."""
+    if in_parallel and consumer is None:
+        raise ConfigError(
+            "consume_records_async needs consumer, which is called for each event: a batch is "
+            "taken and marked as a whole, so there is nothing in it to call at once"
+        )
+    if in_parallel == (options.order == "total"):
+        raise ConfigError(
+            "order key and none go with consume_records_async, order total without it"
+        )
+    if (options.errors_tolerance == "dead_letter") != (dead_letters is not None):
+        raise ConfigError("errors_tolerance: dead_letter and the directory dead_letter go together")
+    if record_processor is not None and (dead_letters or options.record_processing_on != "threads"):
+        raise ConfigError(
+            "errors_tolerance and record_processing_on are for the engine's own processing: a "
+            "record_processor has taken it over"
+        )
 
 
 def _create_processor(processor: RecordProcessor | MakeRecordProcessor) -> RecordProcessor:

@@ -259,14 +259,7 @@ def _deliver(
         file = opened.enter_context(closing(LeaseFile()))
         _, every_s = config.renewal_s
         if once:
-            suspended = suspended_s()
-            lease = acquire_lease(
-                election,
-                what=f"another process of the pipeline {name}",
-                remedy="it delivers what the log holds",
-                stop=stop_event,
-            )
-            leading = LeaseKeeper(election, lease, every_s, file.on_renewal, suspended=suspended)
+            leading = _leading_at_once(election, name, every_s, file, stop_event)
             opened.callback(leading.release)
             if nothing_to_deliver(config, state, leading):
                 return
@@ -316,6 +309,20 @@ def _deliver(
             what=f"process of the pipeline {name}",
             on_lease=file.on_renewal,
         )
+
+
+def _leading_at_once(
+    election: PipelineElection, name: str, every_s: float, file: LeaseFile, stop: threading.Event
+) -> LeaseKeeper:
+    """Return the keeper of a lease for one run; raises if another process leads."""
+    suspended = suspended_s()
+    lease = acquire_lease(
+        election,
+        what=f"another process of the pipeline {name}",
+        remedy="it delivers what the log holds",
+        stop=stop,
+    )
+    return LeaseKeeper(election, lease, every_s, file.on_renewal, suspended=suspended)
 
 
 def _may_start(

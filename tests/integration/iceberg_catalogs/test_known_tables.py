@@ -8,8 +8,9 @@ import pytest
 
 from tidelog.outputs.lake.iceberg import table as tables
 from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
-from tidelog.outputs.lake.iceberg.catalog_check import _jvm
 from tidelog.outputs.lake.iceberg.table import IcebergLayout, IcebergTable
+from tidelog.outputs.lake.java_libraries import hadoop_settings, start_java
+from tidelog.spark.sessions.jars import iceberg_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -21,8 +22,9 @@ def test_commits_and_other_tables_in_its_place_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properties = {"type": "hadoop", "warehouse": str(tmp_path)}
-    with _jvm([]) as gateway:
-        hadoop = gateway.jvm.org.apache.hadoop.conf.Configuration()
+    gateway, process = start_java({}, iceberg_jars())
+    try:
+        hadoop = hadoop_settings(gateway, {})
         ours, theirs = (IcebergCatalog(gateway, hadoop, o, properties) for o in ("a", "b"))
         known = IcebergTable(ours, PARTS, "t", IcebergLayout(), lambda _: [], "tidelog-a-")
         assert not known.exists()
@@ -48,3 +50,7 @@ def test_commits_and_other_tables_in_its_place_are_seen(
         assert value() == "of as many versions"
         theirs._catalog.dropTable(theirs._identifier(PARTS))
         assert not known.exists()
+    finally:
+        gateway.close()
+        process.kill()
+        process.wait()

@@ -57,6 +57,29 @@ def test_tables_that_need_care_are_named_with_sql(
     assert 'ALTER PUBLICATION "tidelog" SET (publish_via_partition_root = true);' in fix
 
 
+def test_a_deferrable_primary_key_is_no_key(sql: psycopg.Connection[Any], database: str) -> None:
+    """Two rows may have one key for a moment, and the log shows them one after the other."""
+    sql.execute(
+        'CREATE TABLE moved (b int, a int, CONSTRAINT "The Key" PRIMARY KEY (a, b) DEFERRABLE)'
+    )
+    sql.execute("ALTER TABLE moved REPLICA IDENTITY FULL")
+    (found,) = [f for f in preflight(database).check() if f.name == "table public.moved"]
+    assert "its primary key is DEFERRABLE" in found.message
+    sql.execute(found.fix.encode())
+    assert [f for f in preflight(database).check() if f.name == "table public.moved"] == []
+    sql.execute('ALTER TABLE moved DROP CONSTRAINT "moved_pkey"')
+    sql.execute("ALTER TABLE moved ADD UNIQUE (a) DEFERRABLE, ALTER a SET NOT NULL")
+    (named,) = [
+        f
+        for f in preflight(database, keys={"public.moved": ["a"]}).check()
+        if f.name == "table public.moved"
+    ]
+    assert "is not unique" in named.message
+    sql.execute("CREATE UNIQUE INDEX ON moved (a)")
+    (found,) = [f for f in preflight(database).check() if f.name == "table public.moved"]
+    assert 'source.keys: {"public.moved": ["a"]}' in found.fix
+
+
 def test_a_unique_index_becomes_the_replica_identity(
     sql: psycopg.Connection[Any], database: str
 ) -> None:

@@ -213,6 +213,37 @@ def test_others_publication_is_reported_and_its_tables_are_dumped_once_it_is_fix
     assert watcher.sync(sql) == []
 
 
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        (
+            "ALTER PUBLICATION shared DROP TABLE a; ALTER PUBLICATION shared_inserts ADD TABLE a",
+            "its updates and deletes are not published",
+        ),
+        (
+            "ALTER TABLE a DROP CONSTRAINT a_pkey",
+            "its updates and deletes fail: it has no primary key",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("shared")
+def test_status_has_a_table_whose_updates_others_must_publish(
+    sql: Connection, statements: str, why: str
+) -> None:
+    watcher = Publications("shared", ["public.*"], strategy="snapshot", slot="one")
+    watcher.sync(sql)
+    assert A not in watcher.inserts_only
+    sql.execute(statements.encode())
+    watcher.sync(sql)
+    found = watcher.inserts_only[A]
+    assert found.reason == why
+    assert found.remedy is not None
+    sql.execute(found.remedy.encode())
+    watcher.sync(sql)
+    assert (A in watcher.inserts_only) == ("no primary key" in why), "it stays without a key"
+    assert "fail" not in str(watcher.inserts_only.get(A))
+
+
 @pytest.mark.usefixtures("shared")
 def test_what_start_fixes_is_news_to_the_next_poll(
     make_capture: Callable[..., Capture], sql: Connection

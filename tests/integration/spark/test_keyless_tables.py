@@ -128,3 +128,23 @@ def test_a_table_without_a_key_stops_nothing_and_is_copied_once_it_has_one(
     running.wait_for(orders_are_equal)
     running.process.send(signal.SIGTERM)
     assert running.process.wait() == 0
+
+
+def test_a_deferrable_key_is_no_key_for_two_rows_may_have_one(running: Running) -> None:
+    """The statement gives each row the key of the next one, before that has another."""
+    running.wait_for(lambda: len(running.delta("orders", "id")) == 50)
+    running.sql.execute("CREATE TABLE moved (id int PRIMARY KEY DEFERRABLE, v text)")
+    running.sql.execute("ALTER TABLE moved REPLICA IDENTITY FULL")
+    running.sql.execute("INSERT INTO moved SELECT n, 'r' || n FROM generate_series(1, 5) n")
+
+    def keys() -> set[int]:
+        return {row["after"]["id"] for row in running.delta("moved", "version") if row["after"]}
+
+    running.wait_for(lambda: keys() == {1, 2, 3, 4, 5})
+    running.sql.execute("UPDATE moved SET id = id + 1")
+    running.wait_for(lambda: 6 in keys())
+    updated = [row for row in running.delta("moved", "version") if row["op"] == "u"]
+    assert [(row["before"]["v"], row["after"]["id"]) for row in updated] == [
+        (f"r{n}", n + 1) for n in range(1, 6)
+    ]
+    assert running.rows("copy.moved", "id") == []

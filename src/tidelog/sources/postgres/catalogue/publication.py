@@ -272,7 +272,7 @@ class Publications:
         Returns the captured tables whose changes were not all published until now: new tables, and
         tables that were fixed. Steps that this capture may not do are logged once, with their SQL;
         with strategy ``snapshot`` these are all steps. Afterwards `refused` has the tables that
-        can't be published, `inserts_only` the tables of which only inserts can be, and
+        can't be published, `inserts_only` the tables of which only inserts can be or are, and
         `left_out_columns` the columns that the log lacks.
 
         Args:
@@ -418,6 +418,9 @@ class Publications:
         for step in steps:
             what = " ".join(step.statements)
             self._warn_once(f"{step.why}; this capture may not change it: {what}")
+            if step.table is not None and step.kind == "fix":
+                why = step.why.removeprefix(f"{step.table}: ")
+                self.inserts_only |= {table: UnsupportedReason(why, what) for table in step.lost}
 
     def _warn_once(self, message: str) -> None:
         """Log a message once for each capture, as checks are frequent."""

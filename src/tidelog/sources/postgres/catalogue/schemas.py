@@ -67,10 +67,8 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8, c.relkind::text, c.relrepl
   (SELECT json_agg(k.attnum ORDER BY k.place)
    FROM pg_catalog.pg_index i
    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-   WHERE i.indrelid = c.oid AND i.indisprimary AND k.place <= i.indnkeyatts),
-  -- A deferrable primary key identifies rows, but not in the log.
-  EXISTS (SELECT FROM pg_catalog.pg_index i
-   WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid),
+   -- With a deferrable key two rows may have one key for a moment, in the log as well.
+   WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND k.place <= i.indnkeyatts),
   (SELECT json_agg(k.attnum ORDER BY k.place)
    FROM pg_catalog.pg_index i
    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
@@ -144,7 +142,6 @@ class _Relation:
     identity: str
     columns: list[tuple[int, str, int, int, bool, int]]
     key: list[int]
-    key_immediate: bool
     identity_index: list[int]
     generated: bool  # stored generated columns are published
 
@@ -474,7 +471,7 @@ def logical_type(type_oid: int, typmod: int) -> str:
 
 
 def _relation(row: tuple[Any, ...]) -> _Relation:
-    namespace, name, oid, kind, identity, columns, key, key_immediate, index, generated = row
+    namespace, name, oid, kind, identity, columns, key, index, generated = row
     return _Relation(
         table=TableName(namespace, name),
         oid=oid,
@@ -482,7 +479,6 @@ def _relation(row: tuple[Any, ...]) -> _Relation:
         identity=identity,
         columns=[tuple(column) for column in columns],
         key=key or [],
-        key_immediate=key_immediate,
         identity_index=index or [],
         generated=generated,
     )
@@ -501,7 +497,7 @@ def _identity_columns(relation: _Relation) -> tuple[str, ...]:
     if relation.identity == "f":
         return tuple(column[1] for column in relation.columns)
     if relation.identity == "d":
-        return _names(relation, sorted(relation.key)) if relation.key_immediate else ()
+        return _names(relation, sorted(relation.key))
     if relation.identity == "i":
         return _names(relation, sorted(relation.identity_index))
     return ()

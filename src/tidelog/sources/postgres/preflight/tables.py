@@ -58,8 +58,8 @@ _UNIQUE = """
 SELECT coalesce(bool_or(true), false),
   coalesce(bool_or(coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') = 'true'), false)
 FROM pg_catalog.pg_index i
-WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-  AND i.indexprs IS NULL AND (
+WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND i.indexprs IS NULL AND (
     SELECT array_agg(a.attname::text ORDER BY a.attname)
     FROM unnest((string_to_array(i.indkey::text, ' ')::int2[])[1:i.indnkeyatts]) AS k(attnum)
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
@@ -73,16 +73,27 @@ FROM pg_catalog.pg_index i
 CROSS JOIN unnest((string_to_array(i.indkey::text, ' ')::int2[])[1:i.indnkeyatts])
   WITH ORDINALITY AS k(attnum, number)
 JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-  AND i.indexprs IS NULL
+WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid HAVING bool_and(a.attnotnull) ORDER BY i.indexrelid
+"""
+
+# The name of the primary key, if it is deferrable, and its columns.
+_DEFERRABLE = """
+SELECT c.conname::text, array_agg(a.attname::text ORDER BY k.number)
+FROM pg_catalog.pg_constraint c
+CROSS JOIN unnest(c.conkey) WITH ORDINALITY AS k(attnum, number)
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
+WHERE c.conrelid = %s::oid AND c.contype = 'p' AND c.condeferrable
+GROUP BY c.oid, c.conname
 """
 
 # The tables, and the partitions of tables without a key, that the role may not read.
 _UNREADABLE = """
 WITH RECURSIVE tree AS (
   SELECT c.oid, c.relkind, c.oid <> ALL (%s::oid[]) AND NOT EXISTS (
-    SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS parts
+    SELECT FROM pg_catalog.pg_index i
+    WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate) AS parts
   FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
   UNION ALL
   SELECT c.oid, c.relkind, true
@@ -97,6 +108,10 @@ WHERE NOT has_table_privilege(c.oid, 'SELECT')
 ORDER BY 1, 2
 """
 
+DEFERRABLE_KEY = (
+    "its primary key is DEFERRABLE, so two rows may have one key for a moment, and it can't be the "
+    "key of a copy"
+)
 SHOWN = 3  # reasons, or tables, shown, of many
 
 
@@ -136,23 +151,39 @@ class PostgresTableChecks:
         found: PostgresFoundTable | UnsupportedTableError | None,
     ) -> Iterator[Finding]:
         name = str(table.table)
-        quoted = table.quoted
         if isinstance(found, UnsupportedTableError):
             yield Finding(f"table {name}", "error", found.reason)
             return
         if found is not None and found.unfit is not None:
             yield Finding(f"table {name}", "error", found.unfit)
         elif found is not None and not found.schema.key:
-            fix = proposed_key(table.table, _unique_keys(connection, found.schema)) or (
-                f"ALTER TABLE {quoted} ADD PRIMARY KEY (COLUMN, …), or ADD COLUMN row_id bigint "
-                "GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
-            )
-            yield Finding(f"table {name}", "warning", KEYLESS, fix)
+            yield self._keyless(connection, found.schema)
         if found is not None and found.schema.excluded:
             yield excluded_finding(found.schema)
         named = self._finder.names_key_of(table.table)
         if named and found is not None and self._is_surrogate(connection, found.schema):
             yield from self._surrogate(connection, found.schema)
+
+    def _keyless(self, connection: Connection, schema: TableSchema) -> Finding:
+        quoted = double_quoted(schema.table.namespace, schema.table.name)
+        text = KEYLESS
+        fix = (
+            f"ALTER TABLE {quoted} ADD PRIMARY KEY (COLUMN, …), or ADD COLUMN row_id bigint "
+            "GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+        )
+        deferrable = connection.execute(_DEFERRABLE.encode(), (schema.relation_id,)).fetchone()
+        if deferrable is not None:
+            constraint, columns = deferrable
+            listed = ", ".join(double_quoted(column) for column in columns)
+            text = KEYLESS.replace("no primary key", DEFERRABLE_KEY, 1)
+            fix = (
+                f"ALTER TABLE {quoted} DROP CONSTRAINT {double_quoted(constraint)}, "
+                f"ADD PRIMARY KEY ({listed})"
+            )
+        unique = _unique_keys(connection, schema)
+        return Finding(
+            f"table {schema.table}", "warning", text, proposed_key(schema.table, unique) or fix
+        )
 
     def unlogged(self, connection: Connection) -> Iterator[Finding]:
         """Report matching tables that are unlogged, so never in the log."""
@@ -171,7 +202,8 @@ class PostgresTableChecks:
     def _is_surrogate(self, connection: Connection, schema: TableSchema) -> bool:
         (primary,) = one_row(
             connection,
-            "SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = %s::oid AND indisprimary)",
+            "SELECT EXISTS "
+            "(SELECT FROM pg_index WHERE indrelid = %s::oid AND indisprimary AND indimmediate)",
             (schema.relation_id,),
         )
         return bool(schema.key) and not primary

@@ -258,24 +258,30 @@ log: {{path: log}}
 state: {{url: 'sqlite:///state.db'}}
 outputs:
 - {{kind: delta, name: lake, path: lake}}
-- {{kind: delta, name: renamed, path: other, tables: [public.twins], steps: [{{rename: {{V: w}}}}]}}
+- {{kind: delta, name: renamed, path: other, tables: [public.twins],
+   steps: [{{rename: {{V: x, W: y}}}}]}}
 - {{kind: files, name: files, path: files}}
 - {{kind: opensearch, name: search, urls: ['http://127.0.0.1:1'], index: '{{name}}'}}
 - {{kind: kafka, name: topics, servers: '127.0.0.1:1', topic: '{{name}}'}}
 - {{kind: mysql, name: copy, url: '{copy}'}}
 - {{kind: postgres, name: own, url: '{url}', schema: other}}
 """
-TWINS = "Rename it by a step: {rename: {'V': OTHER}, tables: ['public.twins']}"
+TWINS = "Rename them by a step: {rename: {'V': OTHER, 'W': OTHER1}, tables: ['public.twins']}"
+CHAINED = (
+    "public.chained has _tidelog_version, _tidelog_Op: names that begin with _tidelog_",
+    "Rename yours in the source, or leave it out: source.exclude_columns: "
+    "['public.chained._tidelog_version', 'public.chained._tidelog_Op']",
+)
 OURS = "Rename it by a step: {rename: {'_Version': OTHER}, tables: ['public.ours']}"
 ROUTED = "Send the table elsewhere by a step: {route: SCHEMA.OTHER, tables: ['public.%s']}"
 LEFT_OUT = [
     ("lake", "public.ours has a column _Version, the name of a column that Tidelog adds", OURS),
-    ("lake", "public.twins has columns v and V, which Delta can't distinguish", TWINS),
+    ("lake", "columns v and V, which Delta can't distinguish; columns w and W, which", TWINS),
     ("search", "public.a b and public.a_b both go to index a_b", ROUTED % "a_b"),
     ("search", "public.CASE and public.case both go to index case", ROUTED % "case"),
     ("search", "public.odd has columns that no document can have by their name: a.b", "Rename it"),
     ("topics", "public.a b and public.a_b both go to topic a_b", ROUTED % "a_b"),
-    ("copy", "public.twins has columns v and V, which MySQL can't distinguish", TWINS),
+    ("copy", "columns v and V, which MySQL can't distinguish; columns w and W, which", TWINS),
 ]
 
 
@@ -284,7 +290,8 @@ def test_names_that_outputs_can_not_hold_are_reported(
 ) -> None:
     name = database.rpartition("/")[2].partition("?")[0]
     for statement in (
-        'CREATE TABLE twins (id int PRIMARY KEY, v int, "V" int)',
+        'CREATE TABLE twins (id int PRIMARY KEY, v int, "V" int, w int, "W" int)',
+        'CREATE TABLE chained (id int PRIMARY KEY, _tidelog_version bigint, "_tidelog_Op" text)',
         'CREATE TABLE odd (id int PRIMARY KEY, "a.b" int)',
         'CREATE TABLE ours (id int PRIMARY KEY, "_Version" int)',
         'CREATE TABLE "CASE" (id int PRIMARY KEY)',
@@ -296,11 +303,22 @@ def test_names_that_outputs_can_not_hold_are_reported(
     text = NAMED.format(url=database, copy=mysql_server.dsn())
     config = parse_config(text, "test", tmp_path, {})
     found = [each.to_dict() for each in _check_patterns(config) if each.level == "warning"]
+    chained = [each for each in found if "public.chained" in each["message"]]
+    found = [each for each in found if each not in chained]
     assert len(found) == len(LEFT_OUT)
     for each, (output, message, fix) in zip(found, LEFT_OUT, strict=True):
         assert each["check"] == f"output {output}"
         assert message in each["message"]
         assert each["fix"].startswith(fix)
+    outputs = [each["check"].removeprefix("output ") for each in chained]
+    assert outputs == ["lake", "files", "search", "topics", "copy", "own"]
+    for each in chained:
+        assert CHAINED[0] in each["message"]
+        assert each["fix"] == CHAINED[1]
+    _, _, patterns = CHAINED[1].partition("source.exclude_columns: ")
+    text = text.replace("']}", f"'], exclude_columns: {patterns}}}", 1)
+    config = parse_config(text, "test", tmp_path, {})
+    assert not [each for each in _check_patterns(config) if "chained" in each.message]
 
 
 def test_patterns_are_checked_also_where_the_source_has_an_error(

@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName
+from tidelog.errors import NameRefusedError
+from tidelog.model.patterns import check_pattern, matches, matching_columns, pattern_of
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.outputs.base.left_out import rename_step
+from tidelog.ports import SourceId
+from tidelog.spark.transforms import target_table
 
 part = st.text(st.sampled_from('ab."*é\n'), min_size=1, max_size=5)
 table = st.builds(TableName, part, part)
@@ -25,6 +30,41 @@ def test_no_two_tables_are_spelled_alike(one: TableName, other: TableName) -> No
 def test_patterns_take_a_name_as_it_is_and_as_it_is_spelled(name: TableName) -> None:
     assert matches([str(name)], name)
     assert matches([f"{name.namespace}.{name.name}"], name)
+
+
+odd = st.text(st.sampled_from("aÜ.,\"'`!-%()|\\^$ {}"), min_size=1, max_size=8)
+
+
+@given(st.builds(TableName, odd, odd), st.builds(TableName, odd, odd))
+def test_a_pattern_that_we_print_is_accepted_and_selects_that_table(
+    name: TableName, other: TableName
+) -> None:
+    pattern = pattern_of(name)
+    assert check_pattern(pattern) == pattern
+    assert matches([pattern], name)
+    if "*" not in pattern and "." not in name.namespace + other.namespace:
+        assert matches([pattern], other) == (name == other)
+    step = yaml.safe_load(rename_step(name, "v").partition("step: ")[2])
+    assert step["tables"] == [pattern]
+
+
+def test_advice_about_quotes_names_the_same_table() -> None:
+    name = TableName("public", 'Bestell "Übersicht"')
+    assert check_pattern(str(name)) == pattern_of(name) == 'public.Bestell "Übersicht"'
+    for sql in ('public."Bestell ""Übersicht"""', '"public"."Bestell ""Übersicht"""'):
+        with pytest.raises(ValueError, match=r'leave out the quotes.*: public.Bestell "Über'):
+            check_pattern(sql)
+
+
+def test_columns_with_names_of_ours_are_refused_with_patterns_that_exclude_them() -> None:
+    name = TableName("public", 'it\'s "mine"')
+    columns = ("id", "_tidelog_version", "_TIDELOG_x")
+    typed = tuple(Column(each, 23, -1, "integer", "int32") for each in columns)
+    schema = TableSchema(name, 1, typed, ("id",), ("id",), "d", "pgoutput")
+    with pytest.raises(NameRefusedError, match="no step can rename") as raised:
+        target_table(None, schema, (), SourceId("", "", ""), keyed=True)  # type: ignore[arg-type]
+    patterns = yaml.safe_load(str(raised.value).partition("exclude_columns: ")[2])
+    assert matching_columns(patterns, name, columns) == columns[1:]
 
 
 @pytest.mark.parametrize("text", ["", "orders", ".orders", "public.", '"a.b"', '"a.b".'])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -26,7 +27,9 @@ SYNTAX = "namespace.table, * for any text, such as public.orders or public.*"
 EXCLUDE: Final = "!"
 
 _QUOTED_NAMESPACE = re.compile(r'"(?:[^"]|"")+"\..', re.DOTALL)
-_QUOTED_NAME = re.compile(r"""[`"][^`"]*[`"]$|^`""")
+_QUOTED_NAMES = re.compile(r'"(?:[^"]|"")+"\.".*"$', re.DOTALL)
+_QUOTED_NAME = re.compile(r"""(?:^|\.)(?:".*"|`.*`)$|^`""", re.DOTALL)
+_QUOTED = re.compile(r"""(["`])((?:(?!\1).|\1\1)*)\1""")
 _REGULAR_EXPRESSION = re.compile(
     r"\\[.*+?()|\[\]wWdDsSbB]|^\^|\([^)]*[|*+][^)]*\)|\{[^}]*,[^}]*\}|\{\d+\}|\[\^|\][+{]|\.\."
 )
@@ -125,7 +128,7 @@ def check_pattern(pattern: str) -> str:
 def check_listed(pattern: str) -> str:
     """As `check_pattern`, for a pattern of a list: it may have ``!`` in front."""
     positive = require_pattern(pattern)
-    if not _QUOTED_NAMESPACE.match(positive) or positive.endswith('"'):
+    if not _QUOTED_NAMESPACE.match(positive) or _QUOTED_NAMES.match(positive):
         foreign = _foreign(positive)
         if foreign is not None:
             raise ValueError(f"expected {SYNTAX}; {foreign}")
@@ -143,10 +146,13 @@ def check_selects(patterns: Sequence[str]) -> Sequence[str]:
 
 def pattern_of(table: TableName) -> str:
     """Return a pattern that a user can write for the table, whatever its name has."""
-    try:
-        return check_pattern(str(table))
-    except ValueError:
-        return f"{double_quoted(table.namespace)}.{table.name}"
+    if "." not in table.name:
+        with suppress(ValueError):
+            return check_pattern(str(table))
+    quoted = f"{double_quoted(table.namespace)}.{table.name}"
+    if _QUOTED_NAMES.match(quoted):  # as SQL has it, which is refused
+        return f"{double_quoted(table.namespace)}.*{table.name[1:]}"
+    return quoted
 
 
 def dump_command(table: TableName) -> str:
@@ -171,7 +177,7 @@ def _foreign(pattern: str) -> str | None:
     if pattern != pattern.strip():
         return f"leave out the spaces around it: {pattern.strip()}"
     if _QUOTED_NAME.search(pattern):
-        plain = pattern.replace('"', "").replace("`", "")
+        plain = _QUOTED.sub(lambda m: m[2].replace(m[1] * 2, m[1]), pattern)
         return f"leave out the quotes; upper and lower case are as they stand: {plain}"
     if "," in pattern and all("." in part for part in pattern.split(",")):
         return f"give each its own item of the list: {', '.join(pattern.replace(',', ' ').split())}"

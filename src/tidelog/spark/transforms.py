@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from tidelog.errors import ConfigError
-from tidelog.model.patterns import matches, route_of
+from tidelog.errors import ConfigError, NameRefusedError
+from tidelog.model.patterns import matches, pattern_of, route_of
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.executor_jobs import jvm_errors
@@ -46,6 +46,25 @@ def destination_name(steps: Sequence[Step], table: TableName) -> str:
         raise ConfigError(str(error)) from None
 
 
+_OURS = "_tidelog_"
+
+
+def check_source_names(schema: TableSchema) -> None:
+    """Raise NameRefusedError if columns have names of columns that Tidelog adds to rows before any
+    step.
+    """
+    taken = [name for name in schema.column_names if name.lower().startswith(_OURS)]
+    if taken:
+        excluded = ", ".join(
+            "'" + f"{pattern_of(schema.table)}.{name}".replace("'", "''") + "'" for name in taken
+        )
+        raise NameRefusedError(
+            f"{schema.table} has {', '.join(taken)}: names that begin with {_OURS} are those of "
+            "columns that Tidelog adds, which no step can rename. Rename yours in the source, or "
+            f"leave it out: source.exclude_columns: [{excluded}]"
+        )
+
+
 def target_table(
     spark: SparkSession,
     schema: TableSchema,
@@ -57,8 +76,10 @@ def target_table(
     """Return the table as the output sees it, found by applying the steps to no rows.
 
     Raises ConfigError, which names step and table, if a step does not fit its columns or, with
-    ``keyed``, if a column of the key is dropped or does not identify rows any more.
+    ``keyed``, if a column of the key is dropped or does not identify rows any more. Raises
+    NameRefusedError as `check_source_names`.
     """
+    check_source_names(schema)
     own = steps_of(steps, schema.table)
     if keyed:
         _check_key(schema, own)

@@ -39,14 +39,37 @@ _NAME_BYTES = 255  # of file systems
 
 def route_step(table: TableName) -> str:
     """Return the advice for a table whose name the destination can't have."""
-    return f"Send the table elsewhere by a step: {{route: SCHEMA.OTHER, tables: [{_text(table)}]}}"
+    step = f"{{route: SCHEMA.OTHER, tables: [{_text(pattern_of(table))}]}}"
+    return f"Send the table elsewhere by a step: {step}"
 
 
 def rename_step(table: TableName, *columns: str) -> str:
     """Return the advice for columns whose names the destination can't have."""
     names = ", ".join(f"{_text(column)}: OTHER{n or ''}" for n, column in enumerate(columns))
-    step = f"{{rename: {{{names}}}, tables: [{_text(table)}]}}"
+    step = f"{{rename: {{{names}}}, tables: [{_text(pattern_of(table))}]}}"
     return f"Rename {'them' if len(columns) > 1 else 'it'} by a step: {step}"
+
+
+def check_columns_differ(
+    table: TargetTable, ours: Collection[str], product: str, *, ignores_case: bool
+) -> None:
+    """Raise NameRefusedError if columns have names of ``ours``, those that the output adds, or that
+    ``product`` can't distinguish.
+    """
+
+    def folded(name: str) -> str:
+        return name.lower() if ignores_case else name
+
+    added, seen, faults = set(map(folded, ours)), dict[str, str](), dict[str, str]()
+    for name in table.columns.names:
+        other = seen.setdefault(folded(name), name)
+        if folded(name) in added:
+            faults[name] = f"a column {name}, the name of a column that Tidelog adds"
+        elif other is not name:
+            faults[name] = f"columns {other} and {name}, which {product} can't distinguish"
+    if faults:
+        what = "; ".join(faults.values())
+        raise NameRefusedError(f"{table.source} has {what}. {rename_step(table.source, *faults)}")
 
 
 def _text(value: object) -> str:
@@ -91,9 +114,12 @@ def refused_names(
     """Yield the errors of ``check`` for each table, and an error for each table whose ``address``
     belongs to one before it.
     """
+    from tidelog.spark.transforms import check_source_names
+
     owners: dict[str, TableName] = {}
     for table in tables:
         try:
+            check_source_names(table.schema)
             check(table)
             table_address = address(table)
         except NameRefusedError as error:
@@ -109,9 +135,9 @@ def refused_names(
 def key_line(table: TableName) -> str:
     """Return the advice for a table without a key."""
     return (
-        f"Give it a key: ALTER TABLE {table} ADD PRIMARY KEY (COLUMN, …), or name columns that "
-        f"identify a row by source.keys: {{{_text(pattern_of(table))}: [COLUMN, …]}} "
-        "(`tidelog check` prints the line of a unique index)"
+        "Give it a primary key, or name columns that identify a row by source.keys: "
+        f"{{{_text(pattern_of(table))}: [COLUMN, …]}} (`tidelog check` prints the SQL and the line "
+        "of a unique index)"
     )
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import NameRefusedError, OutputRefusedError, TableLeftOutError
 from tidelog.model.schema import Column, TableName
-from tidelog.outputs.base.left_out import rename_step, route_step
+from tidelog.outputs.base.left_out import check_columns_differ, rename_step, route_step
 from tidelog.outputs.database.dialect import (
     DELETED,
+    SHAPE,
     VERSION,
     DatabaseSession,
     Dialect,
@@ -41,20 +42,17 @@ def check_names(
                 f"the table {place} has a name that {fault}",
                 route_step(table.source),
             )
-    for name in table.columns.names:
-        if fault := dialect.name_fault(session, name):
-            what = f"the table {place} has a column '{name}' whose name {fault}"
-            raise _refused(output, what, rename_step(table.source, name))
-    seen: dict[str, str] = {}
-    for name in (*table.columns.names, VERSION, DELETED):
-        other = seen.setdefault(name.lower() if dialect.ignores_case else name, name)
-        if other is not name:
-            what = (
-                f"{table.source} has columns {other} and {name}, which {session.product} can't "
-                "distinguish"
-            )
-            theirs = other if name in (VERSION, DELETED) else name
-            raise _refused(output, what, rename_step(table.source, theirs))
+    faults = {
+        name: f"'{name}' whose name {fault}"
+        for name in table.columns.names
+        if (fault := dialect.name_fault(session, name))
+    }
+    if faults:
+        what = f"the table {place} has a column {', and '.join(faults.values())}"
+        raise _refused(output, what, rename_step(table.source, *faults))
+    check_columns_differ(
+        table, (VERSION, DELETED, SHAPE), session.product, ignores_case=dialect.ignores_case
+    )
 
 
 def _refused(output: str, what: str, step: str) -> NameRefusedError:

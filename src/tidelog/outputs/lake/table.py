@@ -22,8 +22,8 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.left_out import (
+    check_columns_differ,
     check_directory,
-    rename_step,
     route_step,
     shared_address_error,
 )
@@ -449,7 +449,7 @@ class LakeTable(ABC):
 
     def check_names(self, target: TargetTable) -> None:
         """Raise OutputRefusedError if names differ by case alone, or are ours."""
-        check_columns(self.product, self.layout, target)
+        check_columns_differ(target, self.layout.own, self.product, ignores_case=True)
 
     # ------------------------------------------------ rewriting files
 
@@ -515,25 +515,6 @@ class LakeTable(ABC):
     def _busy_error(self) -> OutputBusyError:
         return OutputBusyError(
             f"{self.location}: others changed the table at the same time; it is tried again"
-        )
-
-
-def check_columns(product: str, layout: LakeLayout, target: TargetTable) -> None:
-    """Raise NameRefusedError if names differ by case alone, or are ours."""
-    seen: dict[str, str] = {}
-    for name in (*target.columns.names, *layout.own):
-        other = seen.get(name.lower())
-        if other is None:
-            seen[name.lower()] = name
-            continue
-        if name in layout.own:
-            what = f"a column {other}, the name of a column that Tidelog adds"
-            raise NameRefusedError(
-                f"{target.source} has {what}. {rename_step(target.source, other)}"
-            )
-        raise NameRefusedError(
-            f"{target.source} has columns {other} and {name}, which {product} can't "
-            f"distinguish (it ignores case). {rename_step(target.source, name)}"
         )
 
 

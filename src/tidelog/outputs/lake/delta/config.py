@@ -184,15 +184,19 @@ def _location(section: DeltaSection) -> OutputLocation:
 
 
 def _names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
-    from tidelog.outputs.base.left_out import refused_names
+    from tidelog.outputs.base.left_out import check_columns_differ, refused_names
     from tidelog.outputs.lake.delta.table import DeltaTable, path_of
-    from tidelog.outputs.lake.table import check_columns
 
     options = _options(section)
     return refused_names(
         section.name,
         tables,
-        lambda table: check_columns(DeltaTable.product, options.layout_of(table.source), table),
+        lambda table: check_columns_differ(
+            table,
+            options.layout_of(table.source).own,
+            DeltaTable.product,
+            ignores_case=True,
+        ),
         lambda table: path_of(str(section.path), table.source, table.name),
     )
 

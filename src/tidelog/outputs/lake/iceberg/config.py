@@ -151,15 +151,15 @@ def _location(section: IcebergSection) -> OutputLocation:
 
 
 def _names(section: IcebergSection, tables: Sequence[TargetTable]) -> Iterator[str]:
-    from tidelog.outputs.base.left_out import refused_names
+    from tidelog.outputs.base.left_out import check_columns_differ, refused_names
     from tidelog.outputs.lake.iceberg.table import IcebergTable, check_reserved
-    from tidelog.outputs.lake.table import check_columns, parts_of
+    from tidelog.outputs.lake.table import parts_of
 
     options = _options(section)
 
     def check(table: TargetTable) -> None:
         layout = options.layout_of(table.source)
-        check_columns(IcebergTable.product, layout, table)
+        check_columns_differ(table, layout.own, IcebergTable.product, ignores_case=True)
         check_reserved(table, layout)
 
     return refused_names(

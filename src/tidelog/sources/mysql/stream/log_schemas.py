@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from shlex import quote
 from typing import NoReturn
 
 from tidelog.codecs.mysql import types
@@ -25,7 +26,7 @@ from tidelog.codecs.mysql.binlog.items import TableMapSeen, position_text
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import SourceError, UnsupportedTableError
-from tidelog.model.patterns import exclusion
+from tidelog.model.patterns import exclusion, pattern_of
 from tidelog.model.schema import TableName, TableSchema, backticked
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import (
@@ -149,8 +150,8 @@ class DdlLookahead:
 def unknown_columns_advice(table: TableName, where: str) -> str:
     """What to do where a table's columns can't be known."""
     return (
-        f"stop capture, `tidelog schema CONFIG --table '{table}' --at {where} --columns FILE` "
-        "(docs/how-to/schema-unknown.md)"
+        f"stop capture, `tidelog schema CONFIG --table {quote(pattern_of(table))} --at {where} "
+        "--columns FILE` (docs/how-to/schema-unknown.md)"
     )
 
 

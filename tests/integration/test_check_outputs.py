@@ -331,7 +331,7 @@ def test_patterns_are_checked_also_where_the_source_has_an_error(
     found = [each.message for each in check(parse_config(text, "test", tmp_path, {}))]
     assert any("absent" in message for message in found)
     assert "source.tables: no table matches 'publc.*', others do" in found
-    assert any("exclude_columns: no column of a captured" in message for message in found)
+    assert "source.exclude_columns: 'public.t.x': the table has no such column" in found
 
 
 def test_what_outputs_do_with_a_table_without_a_key_is_reported_with_the_line_that_gives_one(

@@ -314,6 +314,28 @@ def test_a_column_of_the_key_is_refused_and_one_that_becomes_one_costs_only_its_
 
 
 @pytest.mark.parametrize(
+    "source", ["postgres", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True
+)
+def test_a_misspelled_column_is_an_error_where_its_table_was_not_captured_before(
+    source: Source,
+) -> None:
+    named = f"{source.namespace}.users.docc"
+    said = f"source.exclude_columns: '{named}': the table has no such column; did you mean doc?"
+    source.excluded.append(named)
+    assert f"✗ columns: {said}" in source("check", code=2)
+    assert said in source("capture", code=2)
+    source.excluded[-1] = f"{named}*"  # may be for columns to come
+    assert f"no column of a captured table matches '{named}*'" in source("check")
+    with source.capture():
+        source.execute("INSERT INTO users (id, name) VALUES (1, 'a')")
+        source.wait_for("users", "a")
+    source.excluded[-1] = named  # a column is about to be renamed
+    with source.capture():
+        source.execute("INSERT INTO users (id, name) VALUES (2, 'b')")
+        source.wait_for("users", "b")
+
+
+@pytest.mark.parametrize(
     "source", ["mysql", pytest.param("mariadb", marks=pytest.mark.thorough)], indirect=True
 )
 def test_rights_to_the_captured_columns_are_enough(

@@ -15,6 +15,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -353,9 +354,24 @@ def unmatched_columns(
     ]
 
 
-def unmatched_column_text(pattern: str) -> str:
-    """Return the sentence about a pattern that matches no column."""
-    return f"no column of a captured table matches '{printable(pattern)}'"
+def named_tables(pattern: str, tables: Iterable[TableName]) -> list[TableName]:
+    """Return the tables of which a pattern of columns names one column, without ``*`` or ``!``."""
+    if "*" in pattern or pattern.startswith(EXCLUDE):
+        return []
+    parts = [of_tables.lower() for of_tables, _ in _cuts(pattern)]
+    return [each for each in tables if any(matches([part], each.lower_case()) for part in parts)]
+
+
+def unmatched_column_text(pattern: str, columns: Mapping[TableName, Sequence[str]]) -> str:
+    """Return the sentence about a pattern that matches no column of these tables."""
+    shown = printable(pattern)
+    for table in named_tables(pattern, columns):
+        name = shown.rpartition(".")[2]
+        near = get_close_matches(name.lower(), [each.lower() for each in columns[table]], 1)
+        found = [each for each in columns[table] if [each.lower()] == near]
+        hint = f"; did you mean {printable(found[0])}?" if found else ""
+        return f"'{shown}': the table has no such column{hint}"
+    return f"no column of a captured table matches '{shown}'"
 
 
 def check_column_pattern(pattern: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tidelog.config import Config
 from tidelog.errors import (
@@ -19,6 +19,7 @@ from tidelog.model.patterns import (
     check_listed,
     matches,
     matching_columns,
+    named_tables,
     patterns_without_table,
     unmatched_column_text,
     unmatched_columns,
@@ -30,6 +31,7 @@ from tidelog.ports import Catalogue, SchemaRegistry
 logger = logging.getLogger(__name__)
 
 SOURCE_TABLES = "source.tables"
+WRONG_EXCLUSION = "Correct it, or leave it out; with * in the column's name it may match none"
 
 
 def choose_tables(captured: Sequence[TableName], patterns: Sequence[str]) -> list[TableName]:
@@ -80,20 +82,29 @@ def log_unmatched(config: Config, catalogue: Catalogue) -> None:
         logger.warning("%s: %s; one that is created later is %s", place, text, does)
 
 
-def unmatched_exclusions(config: Config, catalogue: Catalogue) -> list[str]:
-    """Return the patterns of `source.exclude_columns` that match no column of a captured table."""
-    source = config.source
-    if not source.exclusions:
-        return []
-    columns = catalogue.columns(catalogue.tables(source.tables))
-    return unmatched_columns(source.exclusions, columns, ignore_case=source.ignores_case_of_columns)
+def unmatched_exclusions(
+    config: Config, columns: Mapping[TableName, Sequence[str]]
+) -> dict[str, tuple[str, list[TableName]]]:
+    """Return the patterns of `source.exclude_columns` that match none of the captured tables'
+    ``columns``, each with the sentence about it, and the tables of which it names a column.
+    """
+    fold = config.source.ignores_case_of_columns
+    return {
+        pattern: (
+            f"source.exclude_columns: {unmatched_column_text(pattern, columns)}",
+            named_tables(pattern, columns),
+        )
+        for pattern in unmatched_columns(config.source.exclusions, columns, ignore_case=fold)
+    }
 
 
 def check_exclusions(config: Config, catalogue: Catalogue, registry: SchemaRegistry) -> None:
     """Log a warning for each pattern of excluded columns that matches none.
 
-    Raises ConfigError if a column is newly excluded by which a table's rows are matched. If it was
-    excluded before, the table's key has changed since: then that table alone is refused.
+    Raises ConfigError if one names a column of a table that has none of this name and was not
+    captured before: the values that it should keep out would be delivered. Also if a column is
+    newly excluded by which a table's rows are matched. If it was excluded before, the table's key
+    has changed since: then that table alone is refused.
     """
     source = config.source
     if not source.exclusions:
@@ -103,10 +114,11 @@ def check_exclusions(config: Config, catalogue: Catalogue, registry: SchemaRegis
     except TidelogError:
         return  # the next user of the catalogue reports the error
     fold = source.ignores_case_of_columns
-    for pattern in unmatched_columns(source.exclusions, columns, ignore_case=fold):
-        text = unmatched_column_text(pattern)
+    for pattern, (text, named) in unmatched_exclusions(config, columns).items():
+        if any(registry.latest(table) is None for table in named):
+            raise ConfigError(f"{text}. {WRONG_EXCLUSION}")
         does = "captured" if pattern.startswith(EXCLUDE) else "excluded"
-        logger.warning("source.exclude_columns: %s; one that is added later is %s", text, does)
+        logger.warning("%s; one that is added later is %s", text, does)
     for table, names in columns.items():
         excluded = set(matching_columns(source.exclusions, table, names, ignore_case=fold))
         known = registry.latest(table) if excluded else None

@@ -19,7 +19,12 @@ from tidelog.app.base.outputs import (
     remote_of,
     untested_versions,
 )
-from tidelog.app.base.table_patterns import SOURCE_TABLES, unmatched_exclusions, unmatched_patterns
+from tidelog.app.base.table_patterns import (
+    SOURCE_TABLES,
+    WRONG_EXCLUSION,
+    unmatched_exclusions,
+    unmatched_patterns,
+)
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config
 from tidelog.errors import ConfigError, OutputError, StorageError, TidelogError, UsageError
@@ -27,7 +32,7 @@ from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.option_values import is_url
-from tidelog.model.patterns import EXCLUDE, matches, unmatched_column_text, unmatched_text
+from tidelog.model.patterns import EXCLUDE, matches, unmatched_text
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import ExecutorSection, OutputSection
@@ -271,7 +276,7 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
     try:
         captured = catalogue.tables(config.source.tables)
         unused = list(unmatched_patterns(config, catalogue))
-        unused_exclusions = unmatched_exclusions(config, catalogue)
+        columns = catalogue.columns(captured) if config.source.exclusions else {}
         schemas = list(_schemas(config, catalogue)) if config.outputs else []
         found = [*check_names(config, schemas), *check_keyless(config, schemas)]
     except TidelogError:
@@ -285,10 +290,11 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
         fix = _case_hint(pattern, captured)
         fix = fix or "correct it, or leave it if its tables are yet to be created"
         yield CheckFinding("tables", "warning", f"{location}: {text}, others do", fix)
-    for pattern in unused_exclusions:
-        message = f"source.exclude_columns: {unmatched_column_text(pattern)}"
-        fix = "correct it, or leave it if its columns are yet to be created"
-        yield CheckFinding("columns", "warning", message, fix)
+    for text, named in unmatched_exclusions(config, columns).values():
+        level, fix = "warning", "correct it, or leave it if its columns are yet to be created"
+        if named:
+            level, fix = "error", f"{WRONG_EXCLUSION[0].lower()}{WRONG_EXCLUSION[1:]}"
+        yield CheckFinding("columns", level, text, fix)
     yield from found
 
 

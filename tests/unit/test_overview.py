@@ -14,10 +14,10 @@ from tidelog.cli.status_lines import (
     brief,
     closing,
     lines,
-    name_config,
     rows_with_config,
     status_rows,
 )
+from tidelog.cli.terminal import name_config
 from tidelog.results import Overview, Severity
 
 NOW_MS = 1_700_000_000_000

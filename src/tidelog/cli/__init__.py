@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from tidelog.cli import arguments, demo, dump, init, inspect, run, state, terminal, watch
-from tidelog.cli.terminal import LOG_FORMATS, exit_code_of
+from tidelog.cli.terminal import CONFIG_FILES, LOG_FORMATS, exit_code_of
 from tidelog.system.version import __version__
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
@@ -143,6 +143,7 @@ for _name, (_help, _commands) in GROUPS.items():
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 bad usage or configuration."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    CONFIG_FILES.clear()
     try:
         app(args=argv, prog_name="tidelog")
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place for errors

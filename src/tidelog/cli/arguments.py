@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from tidelog.cli.terminal import EXIT_FAILED
+from tidelog.cli.terminal import CONFIG_FILES, EXIT_FAILED
 from tidelog.errors import UsageError
 from tidelog.model.patterns import EXCLUDE, check_listed
 
@@ -35,6 +35,7 @@ def load(path: Path, *, several: bool = False, unread: Collection[str] = ()) -> 
     from tidelog.config import load_config
     from tidelog.config.loading import database_config, one_database_config
 
+    CONFIG_FILES.add(str(path))
     config = load_config(path, unread=unread)
     database = chosen_database.get()
     if database is not None:

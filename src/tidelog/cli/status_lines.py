@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from tidelog.cli.terminal import SIGNS
+from tidelog.cli.terminal import SIGNS, name_config
 from tidelog.model.units import brief_span, counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -87,15 +85,6 @@ def status_rows(overview: Overview) -> list[ScreenRow]:
         *problem_rows(overview),
         *process_rows(overview),
     ]
-
-
-_COMMAND = re.compile(r"(\btidelog [a-z-]+ )CONFIG\b")
-
-
-def name_config(text: str, config: str) -> str:
-    """Return the text, its commands with the configuration's file in place of ``CONFIG``."""
-    file = shlex.quote(config)
-    return _COMMAND.sub(lambda command: command[1] + file, text)
 
 
 def rows_with_config(rows: Iterable[ScreenRow], config: str) -> list[ScreenRow]:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tidelog.errors import Policy, TidelogError
 from tidelog.model.units import format_bytes, printable
@@ -42,6 +43,22 @@ _APART = re.compile(r'[\s="]')
 
 # ---------------------------------------------------------------- lines
 
+CONFIG_FILES: set[str] = set()
+"""The configuration files that this process has loaded for the command."""
+_COMMAND = re.compile(r"(\btidelog [a-z-]+ )CONFIG\b")
+
+
+def name_config(text: str, config: str | None = None) -> str:
+    """Return the text, its commands with the configuration's file in place of ``CONFIG``: None:
+    the command's, if it has one.
+    """
+    if config is None:
+        if len(CONFIG_FILES) != 1:
+            return text
+        (config,) = CONFIG_FILES
+    file = shlex.quote(config)
+    return _COMMAND.sub(lambda command: command[1] + file, text)
+
 
 def to_json(value: Any) -> str:
     """Return the value as one line of JSON; types that JSON does not have become text."""
@@ -62,12 +79,15 @@ def _json_default(value: Any) -> Any:
 
 def emit(document: Any) -> None:
     """Write a JSON document as a line of stdout, at once."""
-    print_line(to_json(document))
+    _write(to_json(document), sys.stdout)
 
 
 def print_line(text: str, *, error: bool = False) -> None:
     """Write a line to stdout, or to stderr (``error``), at once."""
-    stream = sys.stderr if error else sys.stdout
+    _write(name_config(text), sys.stderr if error else sys.stdout)
+
+
+def _write(text: str, stream: TextIO) -> None:
     stream.write(text + "\n")
     stream.flush()
 
@@ -75,14 +95,14 @@ def print_line(text: str, *, error: bool = False) -> None:
 def print_sentence(sentence: str, *, error: bool = False) -> None:
     """As `print_line`; on a terminal in lines that break between words. ``error``: to stderr."""
     if (sys.stderr if error else sys.stdout).isatty():
-        console(error=error).print(sentence)
+        console(error=error).print(name_config(sentence))
     else:
         print_line(sentence, error=error)
 
 
 def print_error(text: str) -> None:
     """Write an error to stderr; on a terminal in lines that break between words."""
-    text = printable(text, lines=True)
+    text = name_config(printable(text, lines=True))
     if not sys.stderr.isatty():
         print_line(f"error: {text}", error=True)
         return
@@ -147,7 +167,7 @@ def _print_signed(severity: str, sentence: str) -> None:
         return
     from rich.text import Text
 
-    console().print(Text.assemble((sign, colour), f" {sentence}"))
+    console().print(Text.assemble((sign, colour), f" {name_config(sentence)}"))
 
 
 def _count(findings: Sequence[Mapping[str, Any]]) -> str:
@@ -433,7 +453,7 @@ class OneLineFormatter(logging.Formatter):
     """Writes a record as one line, whatever names it has; a traceback follows on its own lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return printable(super().formatMessage(record))
+        return name_config(printable(super().formatMessage(record)))
 
 
 class JsonFormatter(logging.Formatter):

@@ -24,7 +24,7 @@ from tidelog.cli.live import (
     download_bar,
     live_area,
 )
-from tidelog.cli.status_lines import ChangedFacts, closing, name_config
+from tidelog.cli.status_lines import ChangedFacts, closing
 from tidelog.cli.terminal import stop_on_signals
 from tidelog.errors import TidelogError
 from tidelog.model.units import brief_span
@@ -300,7 +300,7 @@ class StatusView:
                 self._line_at = time.monotonic()
                 current = overview(history.documents[-1], unix_ms())
                 for fact in self._facts[name].of(current):
-                    line = name_config(fact, self._view.config)
+                    line = terminal.name_config(fact, self._view.config)
                     terminal.print_line(": ".join(filter(None, (self._title, name, line))))
 
     def _print_line(self, line: str) -> None:

@@ -299,6 +299,8 @@ class VerifyResult:
         differ: the copies that differed when they were last compared, e.g. ``public.t in lake``,
             and were not repaired.
         left_out: the copies that were not compared, because their output leaves the table out.
+        not_compared: the copies that could not be compared for another reason, or were not, as it
+            ended early.
         repaired: the copies that differed, and whose differing keys were dumped (``--repair``).
     """
 
@@ -307,6 +309,7 @@ class VerifyResult:
     differ: tuple[str, ...]
     repaired: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -636,6 +639,11 @@ class RepairRequest(CallResult):
     error: str | None
     left_out: int
 
+    @property
+    def is_requested(self) -> bool:
+        """Was the dump requested, and not refused?"""
+        return self.dump_id is not None and self.error is None
+
 
 @dataclass(frozen=True, slots=True)
 class TableComparison(CallResult):
@@ -663,16 +671,24 @@ class TableComparison(CallResult):
         """The copy's name, e.g. ``public.t in lake``."""
         return f"{self.table} in {self.output}"
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Was it not compared to the end, and no difference found? A missing table is one."""
+        found = self.equal or self.missing or self.surplus or self.different
+        return bool(self.note) and not (found or self.note.startswith("the output has no "))
+
 
 @dataclass(frozen=True, slots=True)
 class Verification(CallResult):
     """The result of a comparison; ``not_compared``: copies of tables without a key; those left, if
-    it ended early, and of tables that are refused, which are not equal.
+    it ended early, and of tables that are refused, which are not equal. ``repaired``: which copies'
+    keys were dumped again.
     """
 
     equal: bool
     tables: tuple[TableComparison, ...]
     not_compared: tuple[str, ...] | None = field(default=None, metadata=_OPTIONAL)
+    repaired: str | None = field(default=None, metadata=_OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def test_tables_and_outputs_that_are_not_there(
     code, said = verify(tmp_path, capsys, postgres_source, "")
     assert (code, "no outputs to compare with" in said) == (2, True), said
     code, said = verify(tmp_path, capsys, postgres_source, FILES)
-    assert (code, "delta, iceberg, postgres and mysql" in said) == (2, True), said
+    assert (code, "delta, iceberg, postgres, mysql" in said) == (2, True), said
     code, said = verify(tmp_path, capsys, postgres_source, DELTA, "--table", "public.none")
     assert (code, "no captured table matches 'public.none'" in said) == (2, True), said
     code, said = verify(tmp_path, capsys, postgres_source, DELTA, "--table", "public.a")

@@ -189,6 +189,10 @@ PROBLEMS = {
         {"verified": {"at_ms": 0, "compared": 3, "differ": [], "repaired": ["public.t in lake"]}},
         Severity.INFO, "Verify has repaired public.t in lake; not compared again yet.",
     ),
+    "copy-not-compared": (
+        {"verified": {"at_ms": 0, "compared": 9, "differ": [], "not_compared": ["t in d", "u"]}},
+        Severity.WARNING, "Verify could not compare t in d and 1 more copy.",
+    ),
     "copy-differs": (
         {"verified": {"at_ms": NOW_MS, "compared": 3, "differ": ["public.t in lake", "b in c"]}},
         Severity.CRITICAL, "public.t in lake and 1 more copy differed",
@@ -806,6 +810,11 @@ def test_what_is_asked_first_has_an_answer_each() -> None:
     without = {"at_ms": NOW_MS, "compared": 1, "differ": [], "left_out": ["public.t in lake"]}
     assert answers(verified=without)["verify"] == (
         f"ok: 1 left out; 1 copy, equal to the source, compared at {NOW_MS}"
+    )
+    ended = {"at_ms": NOW_MS, "compared": 1, "differ": [], "not_compared": ["public.t in lake"]}
+    assert answers(verified=ended)["verify"] == (
+        "warning: 1 not compared: public.t in lake; 1 copy, equal to the source, compared at "
+        f"{NOW_MS}"
     )
     assert calm["dump"].strip() == "ok: none runs"
     assert "paused" not in calm

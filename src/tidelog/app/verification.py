@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from tidelog.app.base.elections import LEASE_NAME, pipeline_lease_name
 from tidelog.app.base.last_results import store_results
 from tidelog.app.base.log_location import event_log_path
 from tidelog.app.base.outputs import check_installed, check_spark, make_output
@@ -25,7 +26,14 @@ from tidelog.config.models import OUTPUTS
 from tidelog.config.source import SOURCES
 from tidelog.control.commands import StartDump
 from tidelog.control.mailbox import new_id
-from tidelog.errors import ChunkError, EventLogError, UnsupportedTableError, UsageError
+from tidelog.errors import (
+    ChunkError,
+    EventLogError,
+    OutputError,
+    TableLeftOutError,
+    UnsupportedTableError,
+    UsageError,
+)
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.option_values import is_url
@@ -36,7 +44,7 @@ from tidelog.outputs.base.sections import OutputSection
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, Digest, DigestReader, TargetTable
 from tidelog.results import RepairRequest, TableComparison, Verification
-from tidelog.state.opening import open_state, state_exists
+from tidelog.state.opening import open_election, open_state, state_exists
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -262,8 +270,13 @@ def _as_source(config: Config, section: Any, location: TableName) -> Config:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+LEFT_OUT, NOT_COMPARED = "the output leaves it out", "not compared"
 CATCH_UP_S = 180.0
 SHORT_WAIT_S = 10.0
+ABSENT_S, ABSENT_WAIT_S = 3.0, 20.0
+"""How long it waits for capture, or a pipeline, before it reports that no process runs it, and
+before it continues without it.
+"""
 POLL_EVERY_S, PAID_POLL_EVERY_S = 0.2, 2.0
 """Seconds between two polls while it waits for capture or an output: usually, and if polls cost
 requests.
@@ -297,8 +310,7 @@ def verify_outputs(
     catalogue = kind.catalogue()
     reports: list[TableComparison] = []
     planned: list[str] = []
-    keyless: list[str] = []
-    refused: list[str] = []
+    skipped = _Skipped()
     try:
         kind.check_source(log.captured_from)  # the event log must be of this source
         chosen = _choose_tables(catalogue.tables(config.source.tables), tables, sections)
@@ -314,7 +326,7 @@ def verify_outputs(
             ]
 
             def counts() -> dict[str, int]:
-                return {"done": len(reports) + len(keyless) + len(refused), "of": len(planned)}
+                return {"done": len(reports) + len(skipped.named), "of": len(planned)}
 
             for section in sections:
                 report_stage = partial(_report_stage, on_progress, section.name, counts)
@@ -322,13 +334,7 @@ def verify_outputs(
                 named = [each for each in chosen if is_compared(section, each)]
                 with closing(copies_of(config, section, spark)) as kept:
                     copies = _copies(
-                        catalogue,
-                        kept,
-                        section.name,
-                        named,
-                        report_stage,
-                        (keyless, refused),
-                        source,
+                        catalogue, kept, section.name, named, report_stage, skipped, source
                     )
                     for copy, report in verify_tables(spark, copies, source):
                         requested = None
@@ -336,26 +342,55 @@ def verify_outputs(
                             requested = _repair(config, copy.target.schema, report.keys)
                         values = {each.name: getattr(report, each.name) for each in fields(report)}
                         reports.append(TableComparison(section.name, **values, repair=requested))
+                reports += skipped.left_out
+                skipped.left_out.clear()
         except BaseException:
+            reports += skipped.left_out
             if reports:
                 done = {each.copy for each in reports}
                 rest = tuple(name for name in planned if name not in done)
-                on_partial(Verification(False, tuple(reports), rest))
+                on_partial(_verification(reports, rest, equal=False))
                 if source.state is not None:
-                    store_results(source.state, reports, whole=False)
+                    missed = [name for name in rest if name not in skipped.keyless]
+                    store_results(source.state, reports, missed, whole=False)
             raise
         else:
-            left = [*keyless, *refused]
-            if left and not reports:
-                raise UsageError(f"nothing was compared: {', '.join(left)}")
+            if skipped.named and not reports:
+                raise UsageError(f"nothing was compared: {', '.join(skipped.named)}")
             if source.state is not None:
-                store_results(source.state, reports, whole=not tables)
+                store_results(source.state, reports, skipped.refused, whole=not tables)
         finally:
             source.close()
     finally:
         catalogue.close()
-    equal = not refused and all(report.equal for report in reports)
-    return Verification(equal, tuple(reports), tuple(left) or None)
+    equal = not skipped.refused and all(report.equal for report in reports)
+    return _verification(reports, tuple(skipped.named), equal=equal)
+
+
+def _verification(
+    reports: Sequence[TableComparison], not_compared: tuple[str, ...], *, equal: bool
+) -> Verification:
+    dumped = [each.copy for each in reports if each.repair is not None and each.repair.is_requested]
+    repaired = None
+    if dumped:
+        repaired = f"{', '.join(dumped)}: keys that differed are dumped again; run verify again"
+    return Verification(equal, tuple(reports), not_compared or None, repaired)
+
+
+class _Skipped:
+    """Copies that can't be compared: without a key or refused, by name with the reason, and those
+    whose output leaves them out.
+    """
+
+    def __init__(self) -> None:
+        self.keyless: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
+        self.left_out: list[TableComparison] = []
+
+    @property
+    def named(self) -> list[str]:
+        both = {**self.keyless, **self.refused}
+        return [f"{copy} ({reason})" for copy, reason in both.items()]
 
 
 def _copies_to_compare(config: Config) -> tuple[list[OutputSection], EventLog]:
@@ -395,25 +430,32 @@ def _copies(
     output: str,
     tables: Iterable[TableName],
     report_stage: Callable[[TableName], None],
-    not_compared: tuple[list[str], list[str]],
+    skipped: _Skipped,
     source: ComparedSource,
 ) -> Iterator[Copy]:
-    """Yield the copy of each table that has a key, and name those without a key, and those that
-    can't be captured, in the lists of ``not_compared``.
-    """
-    keyless, refused = not_compared
+    """Yield the copy of each table that has a key; name the others in ``skipped``."""
     for table in tables:
         report_stage(table)
         try:
             shape = catalogue.shape(table)
         except UnsupportedTableError as error:
-            refused.append(f"{table} in {output} (not captured: {error.reason})")
+            skipped.refused[f"{table} in {output}"] = f"not captured: {error.reason}"
             continue
         if shape is not None and shape.schema.match_key:
-            left_out = partial(source.left_out, output, table)
-            yield replace(output_copies.of(shape.schema), left_out=left_out)
+            try:
+                copy = output_copies.of(shape.schema)
+            except OutputError as error:
+                is_left_out = isinstance(error, TableLeftOutError)
+                note = f"{LEFT_OUT if is_left_out else NOT_COMPARED}: {error}"
+                skipped.left_out.append(
+                    TableComparison(
+                        output, str(table), False, note=note, left_out=is_left_out or None
+                    )
+                )
+            else:
+                yield replace(copy, left_out=partial(source.left_out, output, table))
         elif shape is not None:
-            keyless.append(f"{table} in {output} (no key)")
+            skipped.keyless[f"{table} in {output}"] = "no key"
 
 
 def _choose_tables(
@@ -454,6 +496,13 @@ class ComparedSource:
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
         exists = state_exists(config.state.location)
         self.state = open_state(config.state.location) if exists else None
+        self._pipeline_lease = pipeline_lease_name(config.pipeline.name)
+        self._elections = {
+            name: open_election(config.state.location, name, "verify", 10)
+            for name in (LEASE_NAME, self._pipeline_lease)
+            if exists
+        }
+        self._absent: set[str] = set()  # leases that were waited for in vain
         self._max_wait_s = CATCH_UP_S
         self._poll_s = PAID_POLL_EVERY_S if is_url(self._path) else POLL_EVERY_S
         self.on_stage: Callable[[TableName, str], None] = lambda _table, _stage: None
@@ -462,6 +511,8 @@ class ComparedSource:
         self._pool.shutdown(wait=True, cancel_futures=True)
         for reader in self._readers:
             reader.close()
+        for election in self._elections.values():
+            election.close()
         if self.state is not None:
             self.state.close()
 
@@ -597,17 +648,18 @@ class ComparedSource:
     def _wait_for_copy(self, copy: Copy, end: int) -> bool:
         """Return whether the copy has everything below offset ``end``."""
         table = copy.target.source
-        deadline, before = time.monotonic() + self._max_wait_s, -1
+        moved, before = time.monotonic(), -1
         while True:
             committed = copy.committed()
             self.log.check_offsets(committed)
             if not self._records(table, committed, end):
                 return True
             if committed > before:
-                deadline, before = time.monotonic() + self._max_wait_s, committed
+                moved, before = time.monotonic(), committed
             left = format_bytes(self.log.bytes_between(committed, end))
-            self.report_stage(table, f"waits for the output: {left} of the log to go")
-            if time.monotonic() >= deadline:
+            what = f"waits for the output: {left} of the log to go"
+            absent = self._report_wait(table, what, self._pipeline_lease, moved)
+            if absent or time.monotonic() >= moved + self._max_wait_s:
                 self._max_wait_s = SHORT_WAIT_S
                 return False
             time.sleep(self._poll_s)
@@ -617,15 +669,29 @@ class ComparedSource:
 
         None if it does not have it in time. Reports only a wait, for ``table``.
         """
-        reported = False
+        begun = time.monotonic()
         while self._captured_position() < position:
-            if time.monotonic() >= deadline:
+            absent = self._report_wait(table, "waits for capture", LEASE_NAME, begun)
+            if absent or time.monotonic() >= deadline:
                 return None
-            if not reported:
-                self.report_stage(table, "waits for capture")
-                reported = True
             time.sleep(self._poll_s)
         return self.log.latest_offset()
+
+    def _report_wait(self, table: TableName, what: str, lease: str, since: float) -> bool:
+        """Report what it waits for. Returns True if it should not, as no process holds the
+        ``lease`` and it has waited long enough.
+        """
+        waited = time.monotonic() - since
+        absent = False
+        if (waited >= ABSENT_S or lease in self._absent) and lease in self._elections:
+            absent = self._elections[lease].leader() is None
+        where = ", which no process runs: start `tidelog run CONFIG`" if absent else ""
+        self.report_stage(table, f"{what}{where}")
+        if absent and waited >= ABSENT_WAIT_S:
+            self._absent.add(lease)
+        elif not absent:
+            self._absent.discard(lease)
+        return lease in self._absent
 
     def _captured_position(self) -> int:
         """Return the position before which everything is in the event log.

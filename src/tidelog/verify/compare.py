@@ -43,8 +43,8 @@ def verify_tables(
 ) -> Iterator[tuple[Copy, TableReport]]:
     """Compare tables, whose match keys must be set, with their copies, many at a time.
 
-    An error of one copy is the ``note`` of its report. Before any other error is raised, the
-    reports of the tables that were compared are returned.
+    An error of one table or copy is the ``note`` of its report. Before any other error is raised,
+    the reports of the tables that were compared are returned.
     """
     waiting = iter(copies)
     while some := [_Comparison(spark, each, source) for each in islice(waiting, TABLES_AT_ONCE)]:
@@ -118,11 +118,13 @@ def _compare_sums(spark: SparkSession, source: Source, job: Sequence[_Comparison
 
 
 def copy_error(error: Exception) -> TidelogError | None:
-    """Return the error of a copy that can't be read; None: it is no error of one copy alone."""
+    """Return the error of a table, or its copy, that can't be read; None: it is no error of one
+    copy alone.
+    """
     found = known_error(error)
     if found is None and isinstance(error, Py4JJavaError | PySparkException):
         found = output_error("reading the copy", error)
-    return found if isinstance(found, OutputError | DecodeError) else None
+    return found if isinstance(found, ChunkError | OutputError | DecodeError) else None
 
 
 class _Comparison:
@@ -152,7 +154,7 @@ class _Comparison:
 
     @contextmanager
     def own_errors(self) -> Iterator[None]:
-        """An error of the copy inside ends this comparison alone: its report says so."""
+        """An error of the table or copy inside ends this comparison alone: its report says so."""
         try:
             yield
         except Exception as error:

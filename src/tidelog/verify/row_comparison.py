@@ -237,7 +237,7 @@ def _rows_with_names(columns: list[pa.Array], batch: pa.RecordBatch) -> pa.Recor
 MOST_KEYS = 1_000
 MOST_UNSETTLED = 20_000  # read again by key
 ROUNDS = 5
-BEHIND = "the output did not catch up with the source: is the pipeline running?"
+BEHIND = "the output did not catch up with the source: do capture and the pipeline run?"
 FOREIGN = "the output has rows whose key is NULL, or no value of the source's type"
 
 
@@ -297,7 +297,8 @@ class RowComparison:
                 break
             if round_:
                 time.sleep(0.5)
-            if not all(self._source.caught_up([self._copy])):
+            caught_up = all(self._source.caught_up([self._copy]))
+            if not caught_up:
                 report.note = BEHIND
             key = self._schema.match_key
             asked = [each for k in again for each in source_spellings(k, self._schema, key)]
@@ -305,6 +306,8 @@ class RowComparison:
             found = self._compare_once([request], lambda: self.copy_rows(ALL), again)
             self._count(found)
             again = list(found.keys["unsettled"])
+            if not caught_up:  # it would not in the next round either
+                break
         report.unsettled += len(again) + beyond
         self.unjudged += beyond
 

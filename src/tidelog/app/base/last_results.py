@@ -39,8 +39,14 @@ COPIES_KEPT: Final = 1000
 """How many results are kept: of the copies that differ, then of the newest."""
 
 
-def store_results(state: StateStore, reports: Iterable[TableComparison], *, whole: bool) -> None:
-    """Store when which copies were compared, and which differed.
+def store_results(
+    state: StateStore,
+    reports: Iterable[TableComparison],
+    missed: Iterable[str] = (),
+    *,
+    whole: bool,
+) -> None:
+    """Store when which copies were compared, which differed, and which were ``missed``.
 
     A copy that differed stays stored until it is compared again, or all are (``whole``); if verify
     has dumped all its differing keys, it is ``repaired``. A state store that fails is no failure of
@@ -55,9 +61,12 @@ def store_results(state: StateStore, reports: Iterable[TableComparison], *, whol
         differ = set(kept.get("differ") or ()) - compared.keys()
         repaired = set(kept.get("repaired") or ()) - compared.keys()
         left_out = set(kept.get("left_out") or ()) - compared.keys()
+        not_compared = {*(kept.get("not_compared") or ()), *missed} - compared.keys()
         for name, report in compared.items():
             if report.left_out:
                 left_out.add(name)
+            elif report.is_incomplete:
+                not_compared.add(name)
             elif not report.equal:
                 (repaired if _is_repaired(report) else differ).add(name)
         copies = {} if before is None or whole else _stored_copies(before.value)
@@ -65,10 +74,11 @@ def store_results(state: StateStore, reports: Iterable[TableComparison], *, whol
         newest = sorted(copies.items(), key=lambda item: (item[1]["equal"], -item[1]["at_ms"]))
         value = {
             "at_ms": now_ms,
-            "compared": sum(not report.left_out for report in compared.values()),
+            "compared": len(compared.keys() - left_out - not_compared),
             "differ": sorted(differ)[:COPIES_NAMED],
             "repaired": sorted(repaired)[:COPIES_NAMED],
             "left_out": sorted(left_out)[:COPIES_NAMED],
+            "not_compared": sorted(not_compared)[:COPIES_NAMED],
             "copies": [{"copy": name, **result} for name, result in newest[:COPIES_KEPT]],
         }
         state.put(VERIFY_KEY, value, None)
@@ -77,7 +87,7 @@ def store_results(state: StateStore, reports: Iterable[TableComparison], *, whol
 def _is_repaired(report: TableComparison) -> bool:
     """Return whether a dump of all keys that differ was accepted."""
     repair = report.repair
-    if repair is None or repair.dump_id is None or repair.error is not None or repair.left_out:
+    if repair is None or not repair.is_requested or repair.left_out:
         return False
     return len(report.keys) >= report.missing + report.surplus + report.different
 

@@ -68,7 +68,7 @@ _KINDS = {
     "tables": ("table-refused", "inserts-only", "dump-failed", "rows-unread"),
     "dump": ("chunks-unanswered", "dump-waits", "dumps-held"),
     "paused": ("log-reading-paused", "pipeline-paused", "dump-paused", "dumps-held"),
-    "verify": ("copy-differs", "copy-repaired"),
+    "verify": ("copy-differs", "copy-not-compared", "copy-repaired"),
 }
 """The kinds of problems that an answer is about: the worst one decides its severity."""
 _LABELS = {
@@ -217,6 +217,14 @@ def _verify_answer(result: VerifyResult | None) -> _Answer:
     if not result.differ and result.repaired:
         named = _list(result.repaired[:ITEMS_NAMED], result.repaired)
         return "repaired", f"{named} repaired, and not compared since", result.at_ms
+    if not result.differ and result.not_compared:
+        missed = f"{len(result.not_compared):,} not compared"
+        named = _list(result.not_compared[:ITEMS_NAMED], result.not_compared)
+        return (
+            missed,
+            f"{missed}: {named}; {copies}, equal to the source, compared at",
+            result.at_ms,
+        )
     if not result.differ:
         return "equal", f"{copies}, equal to the source, compared at", result.at_ms
     named = _list(result.differ[:ITEMS_NAMED], result.differ)

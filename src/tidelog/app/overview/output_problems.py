@@ -197,7 +197,8 @@ def verify_result(status: Mapping[str, Any]) -> VerifyResult | None:
 
     differ, repaired = there(result["differ"]), there(result.get("repaired") or ())
     left_out = there(result.get("left_out") or ())
-    return VerifyResult(result["at_ms"], result["compared"], differ, repaired, left_out)
+    missed = there(result.get("not_compared") or ())
+    return VerifyResult(result["at_ms"], result["compared"], differ, repaired, left_out, missed)
 
 
 def copy_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
@@ -213,6 +214,15 @@ def copy_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
             differ[0],
             f"Verify found that {_with_others(differ)} differed from the source.",
             "tidelog verify CONFIG --repair",
+            page,
+        )
+    if missed := result.not_compared:
+        yield problem(
+            "copy-not-compared",
+            Severity.WARNING,
+            missed[0],
+            f"Verify could not compare {_with_others(missed)}.",
+            "tidelog verify CONFIG",
             page,
         )
     if repaired := result.repaired:

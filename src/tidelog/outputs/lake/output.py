@@ -50,7 +50,6 @@ from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.outputs.lake.settling.tasks import RewriteWork, SettleResult
 from tidelog.outputs.lake.table import (
     COMMIT_TRIES,
-    KEYLESS_PROPERTY,
     LakeTable,
     application_of,
     check_place,
@@ -301,10 +300,14 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         return self._target(schema, copy, copy.exists())
 
     def columns(self, table: TableName) -> Collection[str] | None:
-        """Return the names of the copy's columns; None: there is no copy."""
+        """Return the names of the copy's columns; None: there is no copy. Raises TableLeftOutError
+        if the table holds changes, as the source's had no key.
+        """
         copy = self._table(table)
-        if not copy.exists() or copy.property(KEYLESS_PROPERTY) is not None:
+        if not copy.exists():
             return None
+        if copy.holds_keyless():
+            raise TableLeftOutError(self._appended_message(table, copy))
         return copy.columns().names
 
     def read(self, target: TargetTable, part: Range = (None, None)) -> DataFrame | None:

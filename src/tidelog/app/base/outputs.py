@@ -144,7 +144,8 @@ def check_not_moved(config: Config, log: EventLog) -> None:
             "position: the new place would miss all earlier changes. Give the output a name that "
             "it never had: then it starts at the head of the event log, and requests the dumps "
             "that it needs. If you moved the data to the new place, delete "
-            f"consumers/{name}.json in the event log's directory: then it resumes as it is"
+            f"consumers/{name}.json in the event log's directory: then all outputs resume where "
+            "they are"
         )
 
 

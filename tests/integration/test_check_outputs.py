@@ -140,7 +140,8 @@ def test_a_role_that_may_not_create_tables_is_shown_the_grant(
         grant = f'GRANT CREATE ON DATABASE {name} TO "{role}";'
         assert check_result(tmp_path, output) == (
             "warning",
-            f"it may not create its tables. As the owner of the database: {grant}",
+            f"it may not create its tables. As the owner of database {name}, connected to it: "
+            f"{grant}",
         )
         connection.execute(grant)
         assert check_result(tmp_path, output)[0] == "ok"
@@ -179,7 +180,7 @@ def test_a_role_that_may_not_create_tables_in_a_schema_of_the_source_is_shown_th
         )
         lines, _ = check_script(named)
         at = lines.index(found.fix)
-        assert lines[at - 2] == "-- as the owner of the database of o:"
+        assert lines[at - 2] == f"-- as the owner of database {name}, connected to it (output o):"
         connection.execute(found.fix)
         assert not list(check_names(config, schemas))
         assert found.fix not in check_script(named)[0]
@@ -210,7 +211,10 @@ def test_rights_to_tables_of_another_owner_are_in_the_script(
             TableSchema(TableName("public", "a b"), 1, (ID,), ("id",), ("id",), "d", "pgoutput")
         ]
         lines, _ = check_script(config)
-        at = lines.index("-- as the owner of the tables of postgres:")
+        name = urlsplit(database).path.strip("/")
+        at = lines.index(
+            f"-- as the owner of the tables, connected to database {name} (output postgres):"
+        )
         missing = [line for line in lines[at + 1 :] if line and not line.startswith("--")]
         rights = "INSERT, UPDATE, DELETE" if deletes == "hard" else "INSERT, UPDATE"
         added = "ADD COLUMN _tidelog_version bigint"

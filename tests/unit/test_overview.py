@@ -65,7 +65,7 @@ def status_text(found: Overview) -> str:
 def test_a_healthy_system_is_reported_in_a_few_lines() -> None:
     found = overview(status(), NOW_MS)
     assert found.severity is Severity.OK
-    assert next(lines(found)) == "✓ All is well: nothing is later than 1s."
+    assert next(lines(found)) == "✓ All is well: at most 1s behind the source."
     assert "source   at 0/208C0C0; up to date" in status_text(found)
     assert "log      the slot keeps 1MiB, with 1GiB to spare" in status_text(found)
     assert "verify   nothing was compared yet" in status_text(found)
@@ -386,8 +386,23 @@ def test_all_is_not_well_before_an_output_has_delivered_its_first_batch() -> Non
     first = output(behind_records=288, begun_ms=NOW_MS - 9_000, begun_records=288, lag_s=21.0)
     found = overview(status(**more, outputs=[first]), NOW_MS)
     assert found.verdict == "Starting: the first batch, nothing is delivered yet."
-    later = overview(status(**more, outputs=[{**first, "committed_ms": NOW_MS}]), NOW_MS)
-    assert later.verdict == "All is well: nothing is later than 21s."
+    more["configured_outputs"].append("shop/new")
+    old = {**first, "committed_ms": NOW_MS}
+    found = overview(status(**more, outputs=[old]), NOW_MS)
+    assert found.verdict == "Starting: the first batch, nothing is delivered to shop/new yet."
+    more["configured_outputs"].pop()
+    later = overview(status(**more, outputs=[old]), NOW_MS)
+    assert later.verdict == "All is well: at most 21s behind the source."
+
+
+def test_an_output_that_catches_up_since_the_start_needs_no_more_cores() -> None:
+    late = output(behind_records=5, lag_s=1800.0, committed_ms=NOW_MS - 9)
+    for begun_s, severity in ((120, Severity.INFO), (7200, Severity.WARNING)):
+        led = {**LED, "since_ms": NOW_MS - begun_s * 1000}
+        [found] = overview(status(outputs=[late], pipelines=[led]), NOW_MS).problems
+        assert (found.kind, found.severity) == ("output-late", severity)
+        assert ("cores" in found.remedy) == (severity is Severity.WARNING)
+        assert ("started 2min ago" in found.sentence) == (severity is Severity.INFO)
 
 
 def test_tables_of_one_cause_are_one_problem() -> None:
@@ -848,9 +863,15 @@ def test_deliveries_are_reported_below_their_output() -> None:
     told_first = "output   shop/delta is up to date; 7 in dead letters\n"
     below = status_text(found).split(told_first)[1].split("\n")[0]
     assert below.endswith("12,000 records in 3s, 4,000 a second")  # it works again
-    for waiting, told in ((200_000, ""), (1_200_000, "; what waits takes about 5min")):
-        behind = overview(status(outputs=[{**told_of, "behind_records": waiting}]), NOW_MS)
-        [line] = [each for each in status_text(behind).split("\n") if "4,000 a second" in each]
+    about, large = "; what waits takes about 5min", {"batch_records": 120_000, "batch_s": 30.0}
+    for waiting, batch, told in (
+        (200_000, {}, ""),
+        (1_200_000, {}, ""),  # the batch is too small
+        (1_200_000, large, about),
+    ):
+        behind = status(outputs=[{**told_of, **batch, "behind_records": waiting}])
+        told_now = status_text(overview(behind, NOW_MS))
+        [line] = [each for each in told_now.split("\n") if "4,000 a second" in each]
         assert line.endswith(f"4,000 a second{told}")
     failing = {**told_of, "behind_records": 5, "failed_ms": NOW_MS - 1000}
     below = status_text(overview(status(outputs=[failing]), NOW_MS)).split(

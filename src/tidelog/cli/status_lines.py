@@ -333,6 +333,10 @@ def of_engine(engine: EngineHealth) -> str:
 
 _LEAST_SHOWN_S = 60
 """How long what an output has yet to deliver takes at least, to be shown."""
+_LEAST_BATCH = 100_000
+"""A batch of so many records, or of a tenth of what waits, shows how long the rest takes: in a
+small one most of the time does not depend on its records.
+"""
 
 
 def of_deliveries(output: OutputHealth) -> str:
@@ -350,7 +354,8 @@ def of_deliveries(output: OutputHealth) -> str:
             records = f"{output.batch_records or 0:,} records"
             text += f": {records} in {took}, {output.records_per_s:,.0f} a second"
             waits_s = output.behind_records / max(output.records_per_s, 1)
-            if waits_s >= _LEAST_SHOWN_S:
+            least = min(_LEAST_BATCH, output.behind_records / 10)
+            if waits_s >= _LEAST_SHOWN_S and (output.batch_records or 0) >= least:
                 text += f"; what waits takes about {brief_span(waits_s * 1000)}"
         parts.append(text)
     if output.fails and output.last_error_ms is not None:

@@ -10,7 +10,7 @@ from tests.integration.database.copies import Copy, copy_of
 from tests.support.payloads import table_schema
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.errors import TableLeftOutError
+from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.outputs.database.postgres import Postgres
 
 pytestmark = pytest.mark.integration
@@ -47,4 +47,12 @@ def test_rows_that_are_only_marked_need_no_right_to_delete(copy: Copy) -> None:
     assert copy.prepare().soft
     copy.soft = False
     with pytest.raises(TableLeftOutError, match="UPDATE and DELETE to the output's user"):
+        copy.prepare()
+
+
+def test_a_role_that_may_not_create_a_schema_is_shown_the_grant(copy: Copy) -> None:
+    assert isinstance(copy.dialect, Postgres)
+    copy.select("CREATE ROLE maker LOGIN")
+    copy.dialect = Postgres(make_conninfo(copy.dialect.url, user="maker"))
+    with pytest.raises(OutputRefusedError, match=r"run: GRANT CREATE ON DATABASE .* TO maker$"):
         copy.prepare()

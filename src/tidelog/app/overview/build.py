@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from math import ceil
 from typing import Any
 
 from tidelog.app.overview.dump_problems import (
@@ -465,7 +466,7 @@ def _verdict(
     late = max((lag for lag in lags if lag is not None), default=None)
     if late is None:
         return "All is well."
-    return f"All is well: nothing is later than {brief_span(max(1000, int(late * 1000)))}."
+    return f"All is well: at most {brief_span(max(1, ceil(late)) * 1000)} behind the source."
 
 
 def _drop(row: Mapping[str, Any]) -> OperationDrop:

@@ -70,17 +70,22 @@ def output_problems(
                 "tidelog pipeline CONFIG",
                 "the-pipeline-and-its-outputs",
             )
-    led = {row["pipeline"]: row["leader"] for row in status.get("pipelines") or ()}
+    led = {row["pipeline"]: row for row in status.get("pipelines") or ()}
     for each in outputs:
         name = f"{each.pipeline}/{each.output}"
-        yield from _late_output(status, name, each, led.get(each.pipeline), now_ms)
+        yield from _late_output(status, name, each, led.get(each.pipeline) or {}, now_ms)
         yield from _missing_rows(name, each, now_ms)
 
 
 def _late_output(
-    status: Mapping[str, Any], name: str, each: OutputHealth, leader: str | None, now_ms: int
+    status: Mapping[str, Any],
+    name: str,
+    each: OutputHealth,
+    led: Mapping[str, Any],
+    now_ms: int,
 ) -> Iterator[Problem]:
-    """Yield why the output is behind: at most one problem. ``leader``: who delivers."""
+    """Yield why the output is behind: at most one problem. ``led``: by whom, and since when."""
+    leader = led.get("leader")
     silent_s = (now_ms - each.noted_ms) / 1000
     late = each.lag_s is not None and each.lag_s >= LATE_S
     # It reports only if there is something to deliver.
@@ -116,12 +121,19 @@ def _late_output(
             "outputerror",
         )
     elif late and each.lag_s is not None:
+        begun_s = (now_ms - led.get("since_ms", 0)) / 1000
+        begins = leader is not None and begun_s < each.lag_s + LATE_S
         yield problem(
             "output-late",
-            Severity.WARNING,
+            Severity.INFO if begins else Severity.WARNING,
             name,
-            f"Output {name} is {span_of(each.lag_s)} behind ({each.behind_records:,} records).",
-            "If that grows, give Spark more cores (pipeline.master), or the output a "
+            f"Output {name} is {span_of(each.lag_s)} behind ({each.behind_records:,} records)"
+            + (
+                f": its pipeline started {span_of(begun_s)} ago, and catches up." if begins else "."
+            ),
+            ""
+            if begins
+            else "If that grows, give Spark more cores (pipeline.master), or the output a "
             "pipeline of its own.",
             "the-pipeline-and-its-outputs",
         )

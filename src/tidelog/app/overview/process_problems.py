@@ -90,7 +90,9 @@ def _starting(
         done = sum(map(table_has_ended, tables))
         parts.append(f"{done:,} of {counted(len(tables), 'table')} dumped{_time_left(dumps)}")
     if waits:
-        parts.append("nothing is delivered yet")
+        some = len(waits) < len(status.get("configured_outputs") or ())
+        to = f" to {', '.join(waits)}" if some else ""
+        parts.append(f"nothing is delivered{to} yet")
     yield problem(
         STARTING,
         Severity.INFO,

@@ -176,7 +176,7 @@ def output_grants(config: Config) -> Iterator[Finding]:
             text = "its role may not create or write its tables"
             tables = list(_delivered_tables(output, schemas))
             for owner, statement in kind.missing_grants(output, tables):
-                role = f"{owner} of {output.name}"
+                role = f"{owner} (output {output.name})"
                 yield Finding(f"output {output.name}", "warning", text, statement, role)
 
 

@@ -150,7 +150,7 @@ def _postgres_probe(section: PostgresSection) -> str:
     with closing(dialect.connect("check")) as session:
         if missing := _missing_grants(dialect, session, section, ()):
             raise OutputRefusedError(
-                "it may not create its tables. As the owner of the database: "
+                f"it may not create its tables. As {missing[0][0]}: "
                 + " ".join(statement for _, statement in missing)
             )
         return _version_text(session)
@@ -233,12 +233,14 @@ def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> 
         for owner, statement in _missing_grants(dialect, session, section, tables):
             if (owner, statement) not in probed:
                 what = (
-                    "create tables" if owner == _DATABASE_OWNER else "write a table that is there"
+                    "create tables"
+                    if owner.startswith(_DATABASE_OWNER)
+                    else "write a table that is there"
                 )
                 yield f"output {section.name}: it may not {what}. {statement}"
 
 
-_DATABASE_OWNER, _TABLE_OWNER = "the owner of the database", "the owner of the tables"
+_DATABASE_OWNER = "the owner of database"
 
 
 def _missing_grants(
@@ -268,9 +270,10 @@ def _missing_grants(
     grants = dialect.missing_grants(session, _probed_schemas(section) | new)
     privileges = ("SELECT", "INSERT", "UPDATE", *(() if soft else ("DELETE",)))
     of_tables = dialect.missing_table_grants(session, existing, privileges)
+    [(database,)] = session.rows("SELECT current_database()")
     return [
-        *((_DATABASE_OWNER, one) for one in grants),
-        *((_TABLE_OWNER, one) for one in of_tables),
+        *((f"{_DATABASE_OWNER} {database}, connected to it", one) for one in grants),
+        *((f"the owner of the tables, connected to database {database}", o) for o in of_tables),
     ]
 
 

@@ -381,6 +381,11 @@ class Postgres:
     def create_namespace(self, session: PostgresSession, name: str) -> None:
         # IF NOT EXISTS requires the right to create a schema even if it exists.
         if not session.rows("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", (name,)):
+            if missing := self.missing_grants(session, {name}):
+                raise OutputRefusedError(
+                    f"the output's role may not create the schema {name}. Let the owner of the "
+                    f"database run: {missing[0].rstrip(';')}"
+                )
             session.rows(f"CREATE SCHEMA IF NOT EXISTS {self.quoted(name)}")
 
     def find_table(

@@ -411,10 +411,10 @@ def _publish_refusal(
     table = double_quoted(namespace, name)
     add = f"ALTER PUBLICATION {double_quoted(publication)} ADD TABLE {table};"
     # A member of a superuser's role would be one.
-    grant = f"GRANT {double_quoted(owner)} TO {user}; -- or, as a superuser: "
+    grant = f"; or, which gives all rights of its owner: GRANT {double_quoted(owner)} TO {user}"
     return UnsupportedReason(
         f"it is not published, because the role does not own it (its owner is {owner})",
-        f"{add} -- as a superuser" if is_superuser else f"{grant}{add}",
+        f"{add} -- as a superuser{'' if is_superuser else grant}",
     )
 
 

@@ -192,3 +192,21 @@ def test_events_that_are_lost_stop_an_output_until_it_has_a_new_name(
     renamed = config(tmp_path, "{kind: files, name: anew, path: f}")
     assert resumed(renamed, built) == 0
     assert asked(renamed) == [("p.a", "q.b")]
+
+
+def test_dumps_are_requested_once_though_the_head_moves_before_they_are_done(
+    tmp_path: Path, built: BuiltLog
+) -> None:
+    """An output whose writes are refused is checked again every minute."""
+    wanted = config(tmp_path, "{kind: delta, path: lake}")
+    left_behind(built, wanted)
+    made = Backfill(wanted, built.log, ["delta"])
+    made.request()
+    made.resume_offset("delta", 0)
+    Consumers(built.log.storage).forget("pipeline")  # the cap passes over it
+    for _ in range(3):
+        head = built.log.head_offset
+        remove_first_segment(built)
+        assert built.log.head_offset > head
+        assert made.resume_offset("delta", 0) == built.log.head_offset
+    assert asked(wanted) == [("p.a", "q.b")]

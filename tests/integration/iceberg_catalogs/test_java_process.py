@@ -16,6 +16,13 @@ from tests.support.build_log import BuiltLog
 from tests.support.iceberg_readers import by_duckdb
 from tests.support.pipeline_process import Delivering
 
+from tidelog.errors import OutputError
+from tidelog.model.schema import TableName
+from tidelog.outputs.lake.iceberg.output import IcebergOutput
+from tidelog.outputs.lake.java_libraries import start_java
+from tidelog.spark.sessions.jars import iceberg_jars
+from tidelog.spark.sessions.local import DriverTasks, LocalSession
+
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
 
 CONFIG = """
@@ -74,3 +81,43 @@ def test_a_java_process_that_was_killed_is_started_again(tmp_path: Path) -> None
         assert "Traceback" not in process.said
     finally:
         process.close()
+
+
+def test_options_of_sparks_jvm_that_two_cannot_have_are_left_to_it() -> None:
+    options = "-XX:+UseG1GC -Dcom.sun.management.jmxremote.port=1 -Dtidelog.test=yes"
+    settings = {"spark.driver.extraJavaOptions": options}
+    gateway, process = start_java(settings, iceberg_jars())
+    try:
+        assert gateway.jvm.java.lang.System.getProperty("tidelog.test") == "yes"
+        for number in (signal.SIGTERM, signal.SIGINT):  # they end the pipeline after its batch
+            process.send_signal(number)
+        time.sleep(0.5)
+        assert gateway.jvm.java.lang.Math.abs(-7) == 7
+    finally:
+        process.kill()
+        process.wait()
+    with pytest.raises(OutputError, match="Java does not start"):
+        start_java({}, [], ["-XX:NoSuchOption"])
+
+
+def test_tables_are_opened_again_whatever_is_asked_first(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    orders(built)
+    never = LocalSession(lambda: pytest.fail("Spark starts"), lambda _: None, 1, DriverTasks(1))
+    catalog = {"type": "hadoop", "warehouse": str(tmp_path / "lake")}
+    output = IcebergOutput(never, str(tmp_path / "log"), catalog)
+    output.prepare(built.log.generation)
+    table = TableName("public", "orders")
+    for ask in (
+        lambda: output.committed(table),
+        lambda: output.take_again(lambda _: None),
+        lambda: output.replace_dropped(["public.orders"], lambda _: None),
+        lambda: output.prepare(built.log.generation),
+    ):
+        assert output._java is not None
+        assert output._java.process is not None
+        output._java.process.kill()
+        output._java.process.wait()
+        ask()
+        assert output.committed(table) is None
+    output.close()

@@ -215,18 +215,22 @@ def make_outputs(
     """Open the outputs of the configuration, in its order; with ``lease`` they write under it, and
     in the place of one that can't be opened is an `UnopenedOutput`.
 
-    Raises MissingExtraError, which names the pip extra, if a package is missing.
+    Raises what may pass, e.g. StateError; without ``lease`` also MissingExtraError, and whatever
+    else an output raises.
     """
+    from tidelog.spark.sessions.errors import Py4JNetworkError, known_error
+
     outputs: list[Output] = []
     try:
         for section in config.outputs:
             try:
                 outputs.append(make_output(config, section, spark, lease))
             except Exception as error:
-                lasts = not isinstance(error, TidelogError) or error.policy is Policy.STOP
-                if lease is None or not lasts:
+                known = known_error(error) or error
+                lasts = not isinstance(known, TidelogError) or known.policy is Policy.STOP
+                if lease is None or not lasts or isinstance(error, (OSError, Py4JNetworkError)):
                     raise
-                outputs.append(UnopenedOutput(section.name, error))
+                outputs.append(UnopenedOutput(section.name, known))
     except BaseException:
         for output in outputs:
             output.close()

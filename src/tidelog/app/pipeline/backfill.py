@@ -42,6 +42,7 @@ class Backfill:
         self._copies = copies
         self._destinations = destinations(config)
         self._checked: dict[str, int | TidelogError] = {}
+        self._requested: dict[TableName, int] = {}  # the log's end then: its dump is after it
 
     def request(self) -> None:
         """Request the dumps that outputs need, and log where new outputs start.
@@ -83,7 +84,8 @@ class Backfill:
         """
         head = self._log.head_offset
         removed = head > self._log.info.start_offset
-        dumped = _dumped_tables(self._log) if removed else None
+        incomplete = removed and any(offsets.get(output, -1) < head for output in wanted)
+        dumped = self._dumped_tables(head) if incomplete else None
         missing: dict[TableName, list[str]] = {}
         behind: list[str] = []
         for output in wanted:
@@ -98,7 +100,10 @@ class Backfill:
                 logger.warning("output %s is new: it starts at the head of the event log", output)
             for table in self._missing_tables(output, offset, before.get(output), dumped):
                 missing.setdefault(table, []).append(output)
+        end = self._log.latest_offset()
         requested = not missing or _request_or_warn(self._config, missing)
+        if requested:
+            self._requested |= dict.fromkeys(missing, end)
         for output in behind:
             self._checked[output] = head
             tables = sorted(table for table, outputs in missing.items() if output in outputs)
@@ -124,11 +129,16 @@ class Backfill:
         logger.warning("%s", gap)
         return True
 
+    def _dumped_tables(self, head: int) -> set[str]:
+        """Return the tables with a whole dump after the log's head, or one that was requested."""
+        requested = {str(table) for table, end in self._requested.items() if end >= head}
+        return requested | _dumped_tables(self._log)
+
     def _missing_tables(
         self, output: str, offset: int | None, before: Destination | None, dumped: set[str] | None
     ) -> list[TableName]:
         """Return the tables of which an output needs a dump. ``dumped``: those with a whole dump,
-        where retention removed the log's start, else None.
+        where retention removed the log's start and an output lacks it, else None.
         """
         head, taken = self._log.head_offset, self._destinations[output].tables
         tables = [table for table in self._log.schemas.tables() if matches(taken, table)]

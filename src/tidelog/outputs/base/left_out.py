@@ -278,8 +278,9 @@ class LeftOutTableStore:
         """
         begun = [table for table in self.unwritable if str(table) in batch.started]
         for table in begun:
-            del self.unwritable[table]
             self.resume(str(table), batch.start, is_dumped=True)
+        for table in begun:  # after all are stored: else a batch that fails would not find them
+            del self.unwritable[table]
         return begun
 
     def add(self, table: str, error: TableLeftOutError, since: int) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tidelog.errors import UsageError
+from tidelog.errors import OutputError, UsageError
 from tidelog.spark.session import HADOOP_DEFAULTS
 from tidelog.spark.sessions.connect import is_remote
 from tidelog.spark.sessions.installation import check_java, java_program
@@ -28,9 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_SERVER: Final = ("py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0")
+_JMX: Final = "com.sun.management"
+_CLASS_PATH_VARIABLES: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 _HADOOP: Final = "spark.hadoop."
 _BY_SPARK_ALONE: Final = ("spark.jars.packages", "spark.kerberos.keytab")
 """Settings for which Spark does something when it starts."""
+_FETCHED: Final = ("http:", "https:", "hdfs:", "s3:", "s3a:", "gs:")
+"""Where Spark fetches jars from."""
 
 _processes: dict[str, tuple[JavaGateway, subprocess.Popen[bytes]]] = {}
 """By jars and settings."""
@@ -71,7 +78,9 @@ def java_libraries(
 
     Raises UsageError, MissingProgramError as `check_java_libraries`.
     """
-    of_spark = any(name in conf for name in _BY_SPARK_ALONE) and not is_remote(spark)
+    fetched = any(store in str(conf.get("spark.jars", "")) for store in _FETCHED)
+    by_spark = fetched or any(name in conf for name in _BY_SPARK_ALONE)
+    of_spark = by_spark and not is_remote(spark)
     if not of_spark and (is_remote(spark) or isinstance(spark, LocalSession)):
         return _own_libraries(conf, jars)
     session = cast("Any", spark)
@@ -96,6 +105,7 @@ def hadoop_settings(gateway: Any, settings: Mapping[str, Any]) -> Any:
     for name, value in settings.items():
         if name.startswith(_HADOOP):
             hadoop.set(name.removeprefix(_HADOOP), str(value))
+    gateway.jvm.org.apache.hadoop.security.UserGroupInformation.setConfiguration(hadoop)
     return hadoop
 
 
@@ -116,27 +126,56 @@ def start_java(
 ) -> tuple[JavaGateway, subprocess.Popen[bytes]]:
     """Start a Java process with these jars and Spark's; it ends when this process does.
 
-    ``settings``: of Spark. Raises as `check_java_libraries`.
+    ``settings``: of Spark. Raises as `check_java_libraries`; OutputError if Java does not start.
     """
     check_java_libraries()
-    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+    from py4j.java_gateway import GatewayParameters, JavaGateway
 
     logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)  # it raises its errors, too
-    of_spark = _spark_jars()
-    added = [each for each in str(settings.get("spark.jars", "")).split(",") if each]
-    path = [*map(str, jars), *added, f"{of_spark}/*", os.environ.get("HADOOP_CONF_DIR", "")]
     given = shlex.split(str(settings.get("spark.driver.extraJavaOptions", "")))
-    port, token, process = launch_gateway(
-        classpath=":".join(each for each in path if each),
-        jarpath=str(next(of_spark.glob("py4j-*.jar"))),
-        javaopts=[*_OPTIONS, *options, *given],
-        java_path=java_program(),
-        die_on_exit=True,
-        enable_auth=True,
-        return_proc=True,
+    # Others are for one JVM: a port to listen at, or a garbage collector.
+    properties = [each for each in given if each.startswith("-D") and _JMX not in each]
+    java = [java_program() or "java", "-classpath", _class_path(settings, jars)]
+    process = subprocess.Popen(  # noqa: S603
+        [*java, *_OPTIONS, *options, *properties, *_SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=_ignore_signals,
     )
-    parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+    assert process.stdout is not None
+    port, token = process.stdout.readline(), process.stdout.readline()
+    if not port.strip().isdigit():
+        process.kill()
+        process.wait()
+        raise OutputError(
+            "Java does not start: see that spark.driver.extraJavaOptions in pipeline.conf has "
+            "options that it knows, and that the host has enough memory"
+        )
+    threading.Thread(target=process.stdout.read, name="tidelog-java-output", daemon=True).start()
+    parameters = GatewayParameters(
+        port=int(port), auth_token=token.decode().strip(), auto_convert=True
+    )
     return JavaGateway(gateway_parameters=parameters), process
+
+
+def _ignore_signals() -> None:
+    """Those that end this process, once the batch under way has ended."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _class_path(settings: Mapping[str, Any], jars: Sequence[Path]) -> str:
+    found = list(map(str, jars))
+    for each in str(settings.get("spark.jars", "")).split(","):
+        if path := each.strip().removeprefix("file://").removeprefix("file:"):
+            found += sorted(glob(path)) or [path]  # noqa: PTH207 - of any folder
+    found.append(str(settings.get("spark.driver.extraClassPath", "")))
+    found.append(f"{_spark_jars()}/*")
+    home = _spark_jars().parent
+    conf = os.environ.get("SPARK_CONF_DIR") or str(home / "conf")
+    found += [conf, *(os.environ.get(name, "") for name in _CLASS_PATH_VARIABLES)]
+    return ":".join(each for each in found if each)
 
 
 def _spark_jars() -> Path:

@@ -59,6 +59,7 @@ class HiveCatalog:
         self, spark: SparkSession, uri: str, conf: Mapping[str, Any] | None = None
     ) -> None:
         self._spark, self._conf = spark, conf or {}
+        self._java: JavaLibraries | None = None
         self.uri = uri
 
     def refused_name(self, entry: Entry) -> str | None:
@@ -81,7 +82,9 @@ class HiveCatalog:
         return {table: why for table, why in found.items() if why is not None}
 
     def _libraries(self) -> JavaLibraries:
-        return java_libraries(self._spark, self._conf)
+        if self._java is None or self._java.ended:
+            self._java = java_libraries(self._spark, self._conf)
+        return self._java
 
     def _connect(self) -> Any:
         libraries = self._libraries()
@@ -169,7 +172,9 @@ class HiveCatalog:
                 f"the Hive Metastore at {self.uri} does not answer: {_message(error)}"
             ) from None
         except (Py4JError, OSError) as error:
-            raise OutputError(f"Spark's JVM does not answer: {type(error).__name__}") from None
+            raise OutputError(
+                f"the JVM of its client does not answer: {type(error).__name__}"
+            ) from None
 
 
 def _java_map(java: Any, values: Mapping[str, str]) -> Any:

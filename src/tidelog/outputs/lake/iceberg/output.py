@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.errors import TidelogError, UsageError
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from tidelog.errors import OutputError, TidelogError, UsageError
 from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.contents import TableContents
@@ -139,19 +142,50 @@ class IcebergOutput(LakeOutput[IcebergTable]):
             self._storage_options,
         )
 
-    def _forget_ended_java(self) -> None:
-        """Forget the catalog and tables of a Java process that has ended: they are opened again."""
+    @contextmanager
+    def _in_java(self) -> Iterator[None]:
+        """Open again what was in a Java process that has ended; its end now is an OutputError."""
         if self._java is not None and self._java.ended:
             self._java = None
             self.__dict__.pop("_catalog", None)
             self._tables.clear()
+            self._written.clear()
+        try:
+            yield
+        except Py4JError as error:
+            ours = self._java is not None and self._java.process is not None
+            if isinstance(error, Py4JJavaError) or not ours:
+                raise
+            raise OutputError(
+                f"output {self.name}: the Java process of Iceberg's library has ended, and is "
+                "started again: see that the host has enough memory"
+            ) from error
 
     def write(self, batch: OutputBatch) -> None:
-        self._forget_ended_java()
-        super().write(batch)
+        with self._in_java():
+            super().write(batch)
+
+    def committed(self, table: TableName) -> int | None:
+        with self._in_java():
+            return super().committed(table)
+
+    def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
+        with self._in_java():
+            super().take_again(ask)
+
+    def replace_dropped(
+        self, tables: Collection[str], ask: Callable[[Sequence[str]], None]
+    ) -> None:
+        with self._in_java():
+            super().replace_dropped(tables, ask)
 
     def prepare(self, generation: str) -> None:
-        self._forget_ended_java()
+        with self._in_java():
+            self._find_elsewhere(generation)
+            super().prepare(generation)
+
+    def _find_elsewhere(self, generation: str) -> None:
+        """Raise UsageError if a table of the output is in another catalog of its database."""
         parts = [parts_of(table, self._destination(table)) for table in self._schemas()]
         committed = committed_property(application_of(generation, self.name))
         found = self._catalog.find_elsewhere(parts, committed)
@@ -161,7 +195,6 @@ class IcebergOutput(LakeOutput[IcebergTable]):
                 f"of its database, and not in {self._catalog.name}. Set catalog_name: {found[0]}; "
                 "or have the catalog take the other name (docs/outputs/iceberg.md, Catalogs)"
             )
-        super().prepare(generation)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)

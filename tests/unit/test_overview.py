@@ -952,3 +952,13 @@ def test_a_copy_that_is_gone_differs_no_more() -> None:
 
 def test_a_failure_without_anything_to_deliver_is_over() -> None:
     assert overview(status(outputs=[output(failed="x", failed_ms=NOW_MS)]), NOW_MS).problems == ()
+
+
+def test_a_full_disk_leads_to_what_is_written_about_it() -> None:
+    full = "cannot write log: No space left on device. Check free space there, and make room."
+    for trouble, entry in ((full, "storageerror"), ("no route", "connectionlosterror")):
+        failing = [{"holder": "h:1", "trouble": trouble, "since_ms": NOW_MS}]
+        found = overview(status(leader=None, failing=failing), NOW_MS).problems
+        assert [each.page for each in found if each.kind == "capture-fails"] == [
+            f"docs/failure-modes.md#{entry}"
+        ]

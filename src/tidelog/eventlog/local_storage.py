@@ -261,7 +261,7 @@ class LocalStorage:
 
     def quarantine(self, name: str) -> str:
         new_name = f"{_QUARANTINE}/{name}.{time.time_ns()}"
-        with _storage_errors("quarantine", self.path(name)):
+        with _storage_errors("set aside", self.path(name)):
             _make_directory(self.path(new_name).parent)
             self.path(name).rename(self.path(new_name))
             fsync_directory(self.path(new_name).parent)
@@ -270,7 +270,7 @@ class LocalStorage:
 
     def make_durable(self, name: str) -> None:
         target = self.path(name)
-        with _storage_errors("fsync", target):
+        with _storage_errors("write", target):
             descriptor = os.open(target, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
@@ -279,7 +279,7 @@ class LocalStorage:
             fsync_directory(target.parent)
 
     def sweep(self) -> None:
-        with _storage_errors("sweep", self.root):
+        with _storage_errors("remove temporary files from", self.root):
             for place in (self.root, self.root / "schemas"):
                 for path in place.iterdir() if place.is_dir() else ():
                     if path.name.startswith(_TEMPORARY):
@@ -352,7 +352,7 @@ def _storage_errors(verb: str, path: Path) -> Iterator[None]:
 
 
 def _storage_error(verb: str, path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot {verb} {path}: {error.strerror or error}. "
-        "Check free space, permissions and the file system (it must have hard links)."
-    )
+    advice = "Check permissions and the file system"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "Check free space there, and make room"
+    return StorageError(f"cannot {verb} {path}: {error.strerror or error}. {advice}.")

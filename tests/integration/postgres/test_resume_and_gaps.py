@@ -170,7 +170,9 @@ def test_dropped_slot_is_a_gap(capture: Capture, sql: Connection) -> None:
     resume = capture.start()
     capture.reader.close()
     drop_slot(sql, capture.slot)
-    with pytest.raises(GapError, match=rf"{capture.slot}.*does not exist.*new dump"):
+    with pytest.raises(
+        GapError, match=rf"{capture.slot}.*does not exist.*new dump.*tidelog reset CONFIG"
+    ):
         capture.start(resume)
 
 

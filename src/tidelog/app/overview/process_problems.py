@@ -103,6 +103,10 @@ def _starting(
     )
 
 
+def _entry_of(trouble: str) -> str:
+    return "storageerror" if "Check free space" in trouble else "connectionlosterror"
+
+
 def _time_left(dumps: Sequence[RunningDump]) -> str:
     """Return the time that the dumps still take at the rates so far; empty: not known."""
     times = [dump.left_s for dump in dumps if dump.status == DumpStatus.RUNNING]
@@ -194,7 +198,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
             each["holder"],
             f"{each['holder']} can't capture: {each['trouble']}",
             "tidelog check CONFIG\nCapture retries by itself.",
-            "connectionlosterror",
+            _entry_of(each["trouble"]),
         )
     for each in (each for each in reported if each not in failing):
         yield problem(
@@ -203,7 +207,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
             each["holder"],
             f"{each['holder']} stands by, but could not capture: {each['trouble']}",
             "tidelog check CONFIG\nRun that on its host. It retries by itself.",
-            "connectionlosterror",
+            _entry_of(each["trouble"]),
         )
     if (status.get("capture") or {}).get("held"):
         yield problem(

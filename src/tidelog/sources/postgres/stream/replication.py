@@ -359,8 +359,8 @@ def replication_error(
     """
     if "requested WAL segment" in message or state == "58P01":
         return GapError(
-            f"{doing}: {message}; the source has removed WAL that was not captured yet. Drop "
-            "the slot, start a new event log and dump the tables again"
+            f"{doing}: {message}; the source has removed WAL that was not captured yet. "
+            f"{NEW_LOG_ADVICE}"
         )
     if state == "42704" and streamed_to is not None:
         # Once the stream is open, pgoutput looks up nothing else by name.

@@ -75,8 +75,8 @@ SLOT_KEY = "source-slot"
 """
 
 NEW_LOG_ADVICE = (
-    "Only a new dump can get the changes in between: move the event log's directory "
-    "away, drop the slot if it exists, and start again; it dumps all tables into a new log"
+    "Only a new dump can get the changes in between: `tidelog reset CONFIG` shows what is lost "
+    "and asks; then start again"
 )
 
 _NAME_BYTES = 63  # NAMEDATALEN - 1, also of application_name

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import NameRefusedError
-from tidelog.model.patterns import check_pattern, matches, matching_columns, pattern_of
+from tidelog.model.patterns import (
+    check_pattern,
+    matches,
+    matching_columns,
+    pattern_of,
+    similar_table,
+)
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.base.left_out import rename_step
 from tidelog.ports import SourceId
@@ -88,3 +94,15 @@ def test_a_star_stands_for_any_text(pattern: str, name: str) -> None:
 def test_many_stars_take_no_longer_than_few() -> None:
     """As a regular expression this would take longer than anyone waits."""
     assert not matches(["*a" * 30 + "*b.*"], TableName("a" * 63, "t"))
+
+
+def test_a_pattern_without_a_table_leads_to_one_of_almost_its_name() -> None:
+    known = [TableName("public", name) for name in ("users", "Orders", "a")]
+    for pattern, meant in (
+        ("public.Users", "public.users"),
+        ("!public.orders", "public.Orders"),
+        ("public.usrs", "public.users"),
+        ("PUBLIC.user*", "public.users"),
+    ):
+        assert similar_table(pattern, known) == f"did you mean {meant}?"
+    assert similar_table("public.nothing", known) == ""

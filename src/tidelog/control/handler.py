@@ -38,6 +38,7 @@ from tidelog.errors import (
     UnsupportedTableError,
     UsageError,
 )
+from tidelog.model.patterns import similar_table
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import printable
 from tidelog.ports import Catalogue, StateStore
@@ -208,7 +209,7 @@ class CommandHandler:
         rejected: list[Rejected] = []
         for pattern in choice.patterns_without_table(command.tables, tables):
             does = "it excludes no captured table" if choice.excludes(pattern) else _UNMATCHED
-            advice = choice.advice(pattern)
+            advice = choice.advice(pattern) or similar_table(pattern, tables)
             reason = f"{does}; {advice or f'captured: {captured}{more}'}"
             status = TableScanStatus.UNKNOWN_SCHEMA.value
             rejected.append(Rejected(without_any_case(pattern), reason, status))

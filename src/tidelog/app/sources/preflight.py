@@ -32,8 +32,8 @@ from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.option_values import is_url
-from tidelog.model.patterns import EXCLUDE, matches, unmatched_text
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.patterns import matches, similar_table, unmatched_text
+from tidelog.model.schema import TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import ExecutorSection, OutputSection
 from tidelog.ports import (
@@ -276,6 +276,7 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
     try:
         captured = catalogue.tables(config.source.tables)
         unused = list(unmatched_patterns(config, catalogue))
+        every = catalogue.tables(["*"]) if unused else []
         columns = catalogue.columns(captured) if config.source.exclusions else {}
         schemas = list(_schemas(config, catalogue)) if config.outputs else []
         found = [*check_names(config, schemas), *check_keyless(config, schemas)]
@@ -287,7 +288,7 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
         return  # already reported
     for location, pattern in unused:
         text = unmatched_text(pattern, "table" if location == SOURCE_TABLES else "captured table")
-        fix = _case_hint(pattern, captured)
+        fix = similar_table(pattern, every if location == SOURCE_TABLES else captured)
         fix = fix or "correct it, or leave it if its tables are yet to be created"
         yield CheckFinding("tables", "warning", f"{location}: {text}, others do", fix)
     for text, named in unmatched_exclusions(config, columns).values():
@@ -296,19 +297,6 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
             level, fix = "error", f"{WRONG_EXCLUSION[0].lower()}{WRONG_EXCLUSION[1:]}"
         yield CheckFinding("columns", level, text, fix)
     yield from found
-
-
-def _case_hint(pattern: str, captured: Sequence[TableName]) -> str:
-    """Return how to write an output's pattern that differs from a table's name only in case.
-
-    A server may ignore case, and so does capture then; the event log has names as the server lists
-    them. Empty: there is no such table.
-    """
-    positive = pattern.removeprefix(EXCLUDE).lower()
-    for table in captured:
-        if matches([positive], TableName(table.namespace.lower(), table.name.lower())):
-            return f"write names as the server lists them, upper and lower case too: {table}"
-    return ""
 
 
 def _check_spark(config: Config) -> Iterator[CheckFinding]:

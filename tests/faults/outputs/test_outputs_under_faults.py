@@ -24,6 +24,7 @@ from tests.support.iceberg_sql import SPARK_OF_ICEBERG
 from tidelog.spark import output_loop
 from tidelog.spark.pipeline import OutputGroup
 from tidelog.spark.sessions.versions import SPARK_VERSION
+from tidelog.system.backoff import Backoff
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 LAKE = "iceberg" if SPARK_VERSION == SPARK_OF_ICEBERG else "delta"
@@ -52,7 +53,7 @@ def scene(
         pytest.skip(f"the other Spark: this one has {LAKE}")
     # An output that has stopped is tried again soon, and so is a table that is left out.
     monkeypatch.setattr(output_loop, "_TAKE_AGAIN_S", 1.0)
-    monkeypatch.setitem(OutputGroup.__init__.__kwdefaults__, "retry_s", (1.0, 2.0))
+    monkeypatch.setitem(OutputGroup.__init__.__kwdefaults__, "retry_s", Backoff(1.0, 2.0))
     with ExitStack() as opened:
         target = TARGETS[cell.output](request, tmp_path, opened)
         if cell.fault == "full" and hasattr(target, "give_disk"):

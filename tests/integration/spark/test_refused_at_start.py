@@ -18,6 +18,7 @@ from tidelog.config import load_config
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.spark.pipeline import OutputGroup
+from tidelog.system.backoff import Backoff
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -107,7 +108,7 @@ class Running:
 def run(
     spark: Any, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Running]]:
-    monkeypatch.setitem(OutputGroup.__init__.__kwdefaults__, "retry_s", (0.5, 1.0))
+    monkeypatch.setitem(OutputGroup.__init__.__kwdefaults__, "retry_s", Backoff(0.5, 1.0))
     monkeypatch.syspath_prepend(str(tmp_path))
     made: list[Running] = []
 

@@ -454,7 +454,7 @@ def test_rows_that_may_pass_a_filter_by_a_record_that_lacks_columns(
 def test_rows_that_may_pass_a_filter_are_asked_for_before_the_batch_is_written(
     spark: Any, records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_COMMAND_TIMEOUT_S", 0.0)  # nobody captures
+    monkeypatch.setattr(session, "COMMAND_TIMEOUT_S", 0.0)  # nobody captures
     file = tmp_path / "tidelog.yaml"
     file.write_text(
         f"source: {{kind: postgres, url: 'postgresql://u@h/d'}}\nlog: {{path: '{records.path}'}}\n"

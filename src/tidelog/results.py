@@ -641,8 +641,8 @@ class RepairRequest(CallResult):
 
     @property
     def is_requested(self) -> bool:
-        """Was the dump requested, and not refused?"""
-        return self.dump_id is not None and self.error is None
+        """Has capture taken the request of the dump?"""
+        return self.dump_id is not None and self.error is None and self.state == "done"
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ outputs:
 """
 TWINS = "Rename them by a step: {rename: {'V': OTHER, 'W': OTHER1}, tables: ['public.twins']}"
 CHAINED = (
-    "public.chained has _tidelog_version, _tidelog_Op: names that begin with _tidelog_",
+    "public.chained has _tidelog_version, _tidelog_Op: Tidelog adds columns of these names",
     "Rename yours in the source, or leave it out: source.exclude_columns: "
     "['public.chained._tidelog_version', 'public.chained._tidelog_Op']",
 )

@@ -70,6 +70,26 @@ def test_a_copy_is_repaired_if_all_its_keys_are_dumped_again(tmp_path: Path) -> 
     state.close()
 
 
+def test_a_difference_is_not_forgotten_where_its_copy_could_not_be_compared(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    differs = report("public.a", equal=False, missing=2)
+    for whole in (True, False):
+        store_results(state, [differs], whole=whole)
+        missed = report("public.a", equal=False, note="the output is behind")
+        assert missed.is_incomplete
+        for reports, named in (([missed], []), ([], ["public.a in lake"])):
+            store_results(state, reports, named, whole=whole)
+            document = state.get(VERIFY_KEY)
+            assert document is not None
+            assert document.value["differ"] == ["public.a in lake"]
+            assert document.value["not_compared"] == ["public.a in lake"]
+        store_results(state, [report("public.a", equal=True)], whole=whole)
+        document = state.get(VERIFY_KEY)
+        assert document is not None
+        assert document.value["differ"] == []
+    state.close()
+
+
 def test_the_result_of_each_copy_is_kept_without_keys(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     differs = report("public.a", equal=False, rows=9, missing=2, keys=(("secret",),))

@@ -405,6 +405,17 @@ def test_an_output_that_catches_up_since_the_start_needs_no_more_cores() -> None
         assert ("started 2min ago" in found.sentence) == (severity is Severity.INFO)
 
 
+def test_an_output_that_does_not_move_does_not_catch_up() -> None:
+    """It lags by more than its pipeline runs, for ever."""
+    led = {**LED, "since_ms": NOW_MS - 86_400_000}
+    late = output(behind_records=5, lag_s=87_000.0, committed_ms=NOW_MS - 80_000_000)
+    [found] = overview(status(outputs=[late], pipelines=[led]), NOW_MS).problems
+    assert (found.kind, found.severity) == ("output-late", Severity.WARNING)
+    late = {**late, "committed_ms": NOW_MS - 9}
+    [found] = overview(status(outputs=[late], pipelines=[led]), NOW_MS).problems
+    assert found.severity is Severity.INFO
+
+
 def test_tables_of_one_cause_are_one_problem() -> None:
     denied = "CREATE: permission denied for schema public. Run: CREATE TABLE public.{0} (...)"
     refused = {f"public.{name}": denied.format(name) for name in "abc"}

@@ -30,6 +30,7 @@ from tidelog.errors import (
     ChunkError,
     EventLogError,
     OutputError,
+    SourceError,
     TableLeftOutError,
     UnsupportedTableError,
     UsageError,
@@ -145,6 +146,8 @@ class _DatabaseCopies:
             catalogue = source_kind(copy_config).catalogue()
             try:
                 shape = catalogue.shape(location)
+            except SourceError as error:
+                raise OutputError(f"output {section.name}: {error}") from error
             finally:
                 catalogue.close()
             return None if shape is None else shape.schema

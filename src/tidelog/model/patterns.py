@@ -97,13 +97,18 @@ def unmatched_text(pattern: str, tables: str) -> str:
 
 
 def similar_table(pattern: str, tables: Iterable[TableName]) -> str:
-    """Return the question whether a table was meant that differs in case, or little; or nothing."""
+    """Return the question whether a table was meant that differs in case, or little; or nothing,
+    also for a pattern with ``*``.
+    """
     positive, known = pattern.removeprefix(EXCLUDE).lower(), list(tables)
+    if "*" in positive:
+        return ""
+    excludes = EXCLUDE if pattern.startswith(EXCLUDE) else ""
     found = [table for table in known if _matches_table(positive, table.lower_case())]
     if not found:
         near = get_close_matches(positive, [str(table).lower() for table in known], 1, 0.8)
         found = [table for table in known if [str(table).lower()] == near]
-    return f"did you mean {printable(pattern_of(found[0]))}?" if found else ""
+    return f"did you mean {excludes}{printable(pattern_of(found[0]))}?" if found else ""
 
 
 def route_of(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str:

@@ -46,22 +46,24 @@ def destination_name(steps: Sequence[Step], table: TableName) -> str:
         raise ConfigError(str(error)) from None
 
 
-_OURS = "_tidelog_"
+_ADDED = frozenset(name.lower() for name in META)
 
 
 def check_source_names(schema: TableSchema) -> None:
     """Raise NameRefusedError if columns have names of columns that Tidelog adds to rows before any
     step.
     """
-    taken = [name for name in schema.column_names if name.lower().startswith(_OURS)]
+    taken = [name for name in schema.column_names if name.lower() in _ADDED]
     if taken:
         excluded = ", ".join(
-            "'" + f"{pattern_of(schema.table)}.{name}".replace("'", "''") + "'" for name in taken
+            "'" + f"{pattern_of(schema.table)}.{name}".replace("'", "''") + "'"
+            for name in taken
+            if name not in schema.match_key
         )
+        leave_out = f", or leave it out: source.exclude_columns: [{excluded}]" if excluded else ""
         raise NameRefusedError(
-            f"{schema.table} has {', '.join(taken)}: names that begin with {_OURS} are those of "
-            "columns that Tidelog adds, which no step can rename. Rename yours in the source, or "
-            f"leave it out: source.exclude_columns: [{excluded}]"
+            f"{schema.table} has {', '.join(taken)}: Tidelog adds columns of these names, and no "
+            f"step can rename them. Rename yours in the source{leave_out}"
         )
 
 

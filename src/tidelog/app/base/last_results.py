@@ -48,18 +48,28 @@ def store_results(
 ) -> None:
     """Store when which copies were compared, which differed, and which were ``missed``.
 
-    A copy that differed stays stored until it is compared again, or all are (``whole``); if verify
-    has dumped all its differing keys, it is ``repaired``. A state store that fails is no failure of
+    A copy that differed stays stored until it is compared again, or all are (``whole``) and it was
+    not among those that could not be compared; if verify has dumped all its differing keys, it is
+    ``repaired``. A state store that fails is no failure of
     verify. ``copies``: when each was compared, whether it was
     equal, how many rows it had, how many differed, and remarks; no keys and no values.
     """
     reports, now_ms = list(reports), unix_ms()
     compared = {report.copy: report for report in reports}
+    decided = {name for name, each in compared.items() if not (each.is_incomplete or each.left_out)}
+    undecided = {*missed, *compared} - decided
     with suppress(StateError, StateConflictError):
         before = state.get(VERIFY_KEY)
         kept = {} if before is None or whole else before.value
-        differ = set(kept.get("differ") or ()) - compared.keys()
-        repaired = set(kept.get("repaired") or ()) - compared.keys()
+        found = {} if before is None else before.value
+        differ, repaired = (
+            {
+                name
+                for name in found.get(field) or ()
+                if name not in decided and (not whole or name in undecided)
+            }
+            for field in ("differ", "repaired")
+        )
         left_out = set(kept.get("left_out") or ()) - compared.keys()
         not_compared = {*(kept.get("not_compared") or ()), *missed} - compared.keys()
         for name, report in compared.items():

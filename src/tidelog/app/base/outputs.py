@@ -218,7 +218,11 @@ def make_outputs(
     Raises what may pass, e.g. StateError; without ``lease`` also MissingExtraError, and whatever
     else an output raises.
     """
-    from tidelog.spark.sessions.errors import Py4JNetworkError, known_error
+    from tidelog.spark.sessions.errors import (
+        Py4JNetworkError,
+        known_error,
+        spark_gone_error,
+    )
 
     outputs: list[Output] = []
     try:
@@ -228,7 +232,9 @@ def make_outputs(
             except Exception as error:
                 known = known_error(error) or error
                 lasts = not isinstance(known, TidelogError) or known.policy is Policy.STOP
-                if lease is None or not lasts or isinstance(error, (OSError, Py4JNetworkError)):
+                if isinstance(error, Py4JNetworkError):  # the session is opened again
+                    raise spark_gone_error() from error
+                if lease is None or not lasts:
                     raise
                 outputs.append(UnopenedOutput(section.name, known))
     except BaseException:

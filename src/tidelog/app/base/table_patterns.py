@@ -101,8 +101,8 @@ def unmatched_exclusions(
 def check_exclusions(config: Config, catalogue: Catalogue, registry: SchemaRegistry) -> None:
     """Log a warning for each pattern of excluded columns that matches none.
 
-    Raises ConfigError if one names a column of a table that has none of this name and was not
-    captured before: the values that it should keep out would be delivered. Also if a column is
+    Raises ConfigError if one names a column that its table does not have, and no table was captured
+    before: the values that it should keep out would be delivered. Also if a column is
     newly excluded by which a table's rows are matched. If it was excluded before, the table's key
     has changed since: then that table alone is refused.
     """
@@ -114,8 +114,9 @@ def check_exclusions(config: Config, catalogue: Catalogue, registry: SchemaRegis
     except TidelogError:
         return  # the next user of the catalogue reports the error
     fold = source.ignores_case_of_columns
+    begins = all(registry.latest(table) is None for table in columns)
     for pattern, (text, named) in unmatched_exclusions(config, columns).items():
-        if any(registry.latest(table) is None for table in named):
+        if named and begins:
             raise ConfigError(f"{text}. {WRONG_EXCLUSION}")
         does = "captured" if pattern.startswith(EXCLUDE) else "excluded"
         logger.warning("%s; one that is added later is %s", text, does)

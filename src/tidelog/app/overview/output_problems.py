@@ -122,7 +122,10 @@ def _late_output(
         )
     elif late and each.lag_s is not None:
         begun_s = (now_ms - led.get("since_ms", 0)) / 1000
-        begins = leader is not None and begun_s < each.lag_s + LATE_S
+        # Its lag was there at the start, and batches end, or a long one runs.
+        moves_ms = max(each.committed_ms or 0, each.begun_ms or 0)
+        moves = begun_s < LATE_S or (now_ms - moves_ms) / 1000 < LATE_S
+        begins = leader is not None and moves and begun_s < each.lag_s + LATE_S
         yield problem(
             "output-late",
             Severity.INFO if begins else Severity.WARNING,

@@ -288,8 +288,9 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
         return  # already reported
     for location, pattern in unused:
         text = unmatched_text(pattern, "table" if location == SOURCE_TABLES else "captured table")
-        fix = similar_table(pattern, every if location == SOURCE_TABLES else captured)
-        fix = fix or "correct it, or leave it if its tables are yet to be created"
+        similar = similar_table(pattern, every if location == SOURCE_TABLES else captured)
+        fix = f"{similar or 'correct it'}, or leave it if its tables are yet to be created"
+        fix = fix.replace("?,", "? Correct it,")
         yield CheckFinding("tables", "warning", f"{location}: {text}, others do", fix)
     for text, named in unmatched_exclusions(config, columns).values():
         level, fix = "warning", "correct it, or leave it if its columns are yet to be created"

@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
@@ -144,18 +145,18 @@ def start_java(
         preexec_fn=_ignore_signals,
     )
     assert process.stdout is not None
-    port, token = process.stdout.readline(), process.stdout.readline()
-    if not port.strip().isdigit():
+    said = iter(process.stdout.readline, b"")  # also what Java's own options print
+    port = next((line for line in said if line.strip().isdigit()), None)
+    if port is None:
         process.kill()
         process.wait()
         raise OutputError(
             "Java does not start: see that spark.driver.extraJavaOptions in pipeline.conf has "
             "options that it knows, and that the host has enough memory"
         )
-    threading.Thread(target=process.stdout.read, name="tidelog-java-output", daemon=True).start()
-    parameters = GatewayParameters(
-        port=int(port), auth_token=token.decode().strip(), auto_convert=True
-    )
+    token = next(said, b"").decode().strip()
+    threading.Thread(target=deque, args=(said, 0), name="tidelog-java-output", daemon=True).start()
+    parameters = GatewayParameters(port=int(port), auth_token=token, auto_convert=True)
     return JavaGateway(gateway_parameters=parameters), process
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from tidelog.errors import OutputError, TidelogError, UsageError
 from tidelog.model.patterns import choice
@@ -142,10 +142,13 @@ class IcebergOutput(LakeOutput[IcebergTable]):
             self._storage_options,
         )
 
+    def _java_has_ended(self) -> bool:
+        return self._java is not None and self._java.ended
+
     @contextmanager
     def _in_java(self) -> Iterator[None]:
         """Open again what was in a Java process that has ended; its end now is an OutputError."""
-        if self._java is not None and self._java.ended:
+        if self._java_has_ended():
             self._java = None
             self.__dict__.pop("_catalog", None)
             self._tables.clear()
@@ -154,7 +157,7 @@ class IcebergOutput(LakeOutput[IcebergTable]):
             yield
         except Py4JError as error:
             ours = self._java is not None and self._java.process is not None
-            if isinstance(error, Py4JJavaError) or not ours:
+            if not ours or not (isinstance(error, Py4JNetworkError) or self._java_has_ended()):
                 raise
             raise OutputError(
                 f"output {self.name}: the Java process of Iceberg's library has ended, and is "
@@ -168,6 +171,10 @@ class IcebergOutput(LakeOutput[IcebergTable]):
     def committed(self, table: TableName) -> int | None:
         with self._in_java():
             return super().committed(table)
+
+    def keyless_tables(self) -> Mapping[str, str]:
+        with self._in_java():
+            return super().keyless_tables()
 
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         with self._in_java():

@@ -148,7 +148,8 @@ def test_one_that_hangs_is_ended_with_the_engine(
     with running(core):
         until(lambda: file.exists() and file.read_text())
     with suppress(psutil.NoSuchProcess):  # or its parent, Spark's daemon, has not noticed yet
-        assert psutil.Process(int(file.read_text())).status() == psutil.STATUS_ZOMBIE
+        process = psutil.Process(int(file.read_text()))
+        until(lambda: process.status() == psutil.STATUS_ZOMBIE)  # it may be about to end
     assert committed(tmp_path) == 0
     until(no_threads_left)
     assert spark.range(3).count() == 3  # the program's session goes on

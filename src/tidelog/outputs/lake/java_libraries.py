@@ -132,7 +132,9 @@ def start_java(
     check_java_libraries()
     from py4j.java_gateway import GatewayParameters, JavaGateway
 
-    logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)  # it raises its errors, too
+    # py4j logs errors that it raises as well, one of them by the root logger.
+    logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_raised)
     given = shlex.split(str(settings.get("spark.driver.extraJavaOptions", "")))
     # Others are for one JVM: a port to listen at, or a garbage collector.
     properties = [each for each in given if each.startswith("-D") and _JMX not in each]
@@ -158,6 +160,10 @@ def start_java(
     threading.Thread(target=deque, args=(said, 0), name="tidelog-java-output", daemon=True).start()
     parameters = GatewayParameters(port=int(port), auth_token=token, auto_convert=True)
     return JavaGateway(gateway_parameters=parameters), process
+
+
+def _is_not_raised(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
 def _ignore_signals() -> None:

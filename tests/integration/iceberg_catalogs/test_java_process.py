@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.spark.orders import orders
@@ -120,4 +121,19 @@ def test_tables_are_opened_again_whatever_is_asked_first(tmp_path: Path) -> None
         output._java.process.wait()
         ask()
         assert output.committed(table) is None
+    output.close()
+
+
+def test_a_session_that_has_the_library_needs_no_download(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = BuiltLog(tmp_path / "log")
+    orders(built)
+    monkeypatch.setattr(
+        "tidelog.outputs.lake.iceberg.output.iceberg_jars", lambda: pytest.fail("a download")
+    )
+    catalog = {"type": "hadoop", "warehouse": str(tmp_path / "lake")}
+    output = IcebergOutput(spark, str(tmp_path / "log"), catalog)
+    output.prepare(built.log.generation)
+    assert output.committed(TableName("public", "orders")) is None
     output.close()

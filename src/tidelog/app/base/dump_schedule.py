@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tidelog.capture.dumps.state import DumpState
 from tidelog.config.models import ScheduledDumpSection
@@ -14,10 +14,6 @@ from tidelog.control.mailbox import Mailbox
 from tidelog.errors import CommandIdReusedError
 from tidelog.model.units import printable
 from tidelog.ports import StateStore
-
-if TYPE_CHECKING:
-    pass
-
 
 logger = logging.getLogger(__name__)
 

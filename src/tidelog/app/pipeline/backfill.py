@@ -68,7 +68,7 @@ class Backfill:
         """
         if output not in self._checked:
             self._request({output: self._destinations[output]}, {output: done}, self._destinations)
-        found = self._checked.pop(output, 0)
+        found = self._checked.pop(output)
         if isinstance(found, TidelogError):
             raise found
         return found
@@ -83,6 +83,7 @@ class Backfill:
         last ran.
         """
         head = self._log.head_offset
+        self._checked |= dict.fromkeys(wanted, 0)
         removed = head > self._log.info.start_offset
         incomplete = removed and any(offsets.get(output, -1) < head for output in wanted)
         dumped = self._dumped_tables(head) if incomplete else None
@@ -100,10 +101,11 @@ class Backfill:
                 logger.warning("output %s is new: it starts at the head of the event log", output)
             for table in self._missing_tables(output, offset, before.get(output), dumped):
                 missing.setdefault(table, []).append(output)
-        end = self._log.latest_offset()
-        requested = not missing or _request_or_warn(self._config, missing)
-        if requested:
-            self._requested |= dict.fromkeys(missing, end)
+        requested = True
+        if missing:
+            end = self._log.latest_offset()
+            requested = _request_or_warn(self._config, missing)
+            self._requested |= dict.fromkeys(missing if requested else (), end)
         for output in behind:
             self._checked[output] = head
             tables = sorted(table for table, outputs in missing.items() if output in outputs)

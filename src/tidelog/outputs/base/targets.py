@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tidelog.codecs.wire_formats import native_logicals
 from tidelog.errors import (
@@ -33,10 +32,6 @@ from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.ports import OutputBatch, SchemaFormatter, TargetTable
 from tidelog.spark.datasource.partitions import schema_now, schemas_now
 from tidelog.spark.transforms import Step, delivered_names, steps_of
-
-if TYPE_CHECKING:
-    pass
-
 
 # The option ``types``.
 

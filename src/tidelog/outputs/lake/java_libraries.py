@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from importlib.util import find_spec
@@ -68,14 +68,15 @@ class JavaLibraries:
 
 
 def java_libraries(
-    spark: SparkSession, conf: Mapping[str, Any], jars: Sequence[Path] = ()
+    spark: SparkSession, conf: Mapping[str, Any], jars: Callable[[], Sequence[Path]] = tuple
 ) -> JavaLibraries:
     """Return the JVM for a session.
 
     Args:
         spark: the session.
         conf: the settings of Spark for which a process of ours is started.
-        jars: what it has besides Spark's jars; a session has them already.
+        jars: returns what it has besides Spark's jars, which may be downloaded. Not called for a
+            session, which has them already.
 
     Raises UsageError, MissingProgramError as `check_java_libraries`.
     """
@@ -83,7 +84,7 @@ def java_libraries(
     by_spark = fetched or any(name in conf for name in _BY_SPARK_ALONE)
     of_spark = by_spark and not is_remote(spark)
     if not of_spark and (is_remote(spark) or isinstance(spark, LocalSession)):
-        return _own_libraries(conf, jars)
+        return _own_libraries(conf, jars())
     session = cast("Any", spark)
     gateway = session.sparkContext._gateway
     hadoop = gateway.jvm.org.apache.hadoop.conf.Configuration(session._jsc.hadoopConfiguration())

@@ -132,7 +132,7 @@ class IcebergOutput(LakeOutput[IcebergTable]):
     @cached_property
     def _catalog(self) -> IcebergCatalog:
         """Opened when it is first needed: one that is away is tried again with the batch."""
-        self._java = java_libraries(self._spark, self._conf, iceberg_jars())
+        self._java = java_libraries(self._spark, self._conf, iceberg_jars)
         return catalog_of(
             self._spark,
             self._java,

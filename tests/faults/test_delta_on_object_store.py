@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from itertools import count
 
@@ -90,6 +91,83 @@ def test_a_commit_whose_answer_is_lost_is_recognised_by_its_content(
     read = table.state()
     assert set(read.files) == {"f1.parquet", "f2.parquet"}
     assert seen(read) == seen(state)
+
+
+@pytest.mark.parametrize("tries", [0, 2], ids=["once", "again"])
+@pytest.mark.parametrize("answer", ["done_500", "done_503"])
+def test_a_commit_that_was_done_and_answered_with_an_error_is_ours_once(
+    s3: S3Server,
+    table: Table,
+    network: FaultyNetwork,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    tries: int,
+) -> None:
+    """``tries``: of the client, after the first."""
+    table.create()
+    table = patient(table, monkeypatch, tries)
+    state = table.state()
+    network.arm(answer, put_of(s3, table, 1))
+    assert table.commit(state, add(file("f1"), data_change=True), transaction("app", 1)) == 1
+    assert network.struck == 1
+    state.refresh()  # the tag that it took for its own is the file's
+    table.commit(state, add(file("f2"), data_change=True), transaction("app", 2))
+    read = table.state()
+    assert (read.version, set(read.files)) == (2, {"f1.parquet", "f2.parquet"})
+    assert seen(read) == seen(state)
+
+
+@pytest.mark.parametrize("answer", ["done_500", "done_503"])
+def test_a_commit_of_another_that_was_answered_with_an_error_stays_theirs(
+    s3: S3Server,
+    table: Table,
+    network: FaultyNetwork,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+) -> None:
+    """The server's "it exists" is what is replaced by the error."""
+    for version, tries in ((1, 0), (2, 2)):
+        table = patient(table, monkeypatch, tries)
+        state = table.create() if version == 1 else table.state()
+        table.commit(table.state(), add(file(f"theirs{version}"), data_change=True))
+        network.arm(answer, put_of(s3, table, version))
+        with pytest.raises(ConflictError):
+            table.commit(state, add(file("ours"), data_change=True))
+        assert network.struck == 1
+    assert set(table.state().files) == {"theirs1.parquet", "theirs2.parquet"}
+
+
+@pytest.mark.parametrize(
+    "size",
+    [1 << 10, pytest.param(20 << 20, marks=pytest.mark.thorough)],
+    ids=["one request", "parts"],
+)
+@pytest.mark.parametrize("answer", ["done_500", "done_503"])
+def test_a_data_file_that_was_stored_and_answered_with_an_error_is_whole_or_an_error(
+    s3: S3Server,
+    table: Table,
+    network: FaultyNetwork,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    size: int,
+) -> None:
+    data = random.Random(size).randbytes(size)
+    kinds = ("PUT",) if size < 1 << 20 else ("PUT", "POST")  # parts; begin and end of all
+    for tries in (0, 2):
+        store = patient(table, monkeypatch, tries).store
+        for kind in kinds:
+            network.arm(answer, f"{kind} /{s3.bucket}/")
+            name = f"{kind}-{tries}.parquet"
+            try:
+                with store.open_output(name) as file:
+                    file.write(data)
+            except StorageError:  # the task is tried again, by another name
+                # S3Proxy takes no part twice, and completes no upload twice.
+                assert not tries or size > 1 << 20
+            else:
+                assert tries
+                assert store.read(name) == data
+            assert network.struck == 1
 
 
 def test_a_lost_answer_to_a_commit_that_another_one_s_took_the_number_of(

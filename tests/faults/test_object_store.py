@@ -89,6 +89,22 @@ def test_a_put_whose_answer_got_lost_is_recognised_as_ours(writer, s3, place, ne
     assert values(place) == [b"first", b"second", b"third"]
 
 
+@pytest.mark.parametrize("tries", [0, 2], ids=["once", "again"])
+@pytest.mark.parametrize("answer", ["done_500", "done_503"])
+def test_a_put_that_was_done_and_answered_with_an_error_is_ours_once(
+    writer, s3, place, network, monkeypatch, answer, tries
+):
+    """``tries``: of the client, after the first."""
+    monkeypatch.setitem(object_storage._RETRY, "max_retries", tries)
+    object_storage._open_client.cache_clear()
+    other = EventLogWriter.open(place, SOURCE, 2)
+    network.arm(answer, put_of(s3, place, "0000"))
+    other.append_log([batch([b"second"], 20)])
+    assert network.struck == 1
+    other.append_log([batch([b"third"], 30)])
+    assert values(place) == [b"first", b"second", b"third"]
+
+
 def test_a_put_that_may_still_happen_closes_the_writer(writer, s3, place, network):
     network.arm("delay", put_of(s3, place), times=2)
     with pytest.raises(AppendRaceLostError, match="unknown"):

@@ -19,6 +19,10 @@ from tidelog.eventlog.storage import OPTIONS_VARIABLE, provide_options
 
 _END = b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _SKEWED = b"<Error><Code>RequestTimeTooSkewed</Code><Message>Forbidden</Message></Error>"
+_FALSE_ANSWERS = {
+    "done_500": b"HTTP/1.1 500 Internal Server Error" + _END,
+    "done_503": b"HTTP/1.1 503 Slow Down" + _END,
+}
 _ANSWERS = {
     "busy": b"HTTP/1.1 503 Slow Down" + _END,
     "forbid": b"HTTP/1.1 403 Forbidden" + _END,
@@ -43,6 +47,7 @@ class FaultyNetwork(Proxy):
     - ``forbid``, ``full``: the same by 403 and 507.
     - ``skew``: by 403 as well; the body, which a HEAD has not, says that our clock is wrong.
     - ``lose_answer``: it is forwarded; its answer is not, the connection breaks.
+    - ``done_500``, ``done_503``: it is forwarded and done, and answered by 500 or 503 all the same.
     - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.
     - ``hold``: the same, but the connection stays, and gets the answer then.
     """
@@ -126,6 +131,9 @@ class FaultyNetwork(Proxy):
                     server.sendall(request)
                     answer = _message(server, to_head=request.startswith(b"HEAD"))
                 if fault == "lose_answer" or not answer:  # the server has ended
+                    return
+                if fault in _FALSE_ANSWERS:
+                    client.sendall(_FALSE_ANSWERS[fault])
                     return
                 client.sendall(answer)
 

@@ -23,7 +23,6 @@ from tidelog.app.capture.run import Capture
 from tidelog.capture.notifications import Notification
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import SetDumpOptions
-from tidelog.errors import UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import RecordKind
 
@@ -527,15 +526,32 @@ def _answers(client: Client) -> bool:
         return False
 
 
-def test_port_of_another_program_is_a_clear_error(
-    config: Config, monkeypatch: pytest.MonkeyPatch
+def test_port_of_another_program_stops_no_capture(
+    config: Config, sql: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.app.web.http_server.BIND_PATIENCE_S", 0.5)
-    assert config.control.rest is not None
+    rest = config.control.rest
+    assert rest is not None
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(("127.0.0.1", config.control.rest.port))
+        other.bind(("127.0.0.1", rest.port))
         other.listen()
         capture = Running(config)
-        with pytest.raises(UsageError, match="is taken by another program: choose another port"):
-            capture.capture.wait(30)
+        found = wait_for(lambda: problems_of(config), "the port is no problem")
+        assert found == [
+            "The web page and the HTTP interface are away: control.rest: "
+            f"127.0.0.1:{rest.port} is taken by another program."
+        ]
+        before = EventLog.open(config.log.path).latest_offset()
+        sql.execute("INSERT INTO schema1.table1 VALUES (1000, 'while the port is taken')")
+        wait_for(lambda: EventLog.open(config.log.path).latest_offset() > before, "no capture")
+    client = Client(rest.port)
+    wait_for(lambda: _answers(client), "it does not listen once the port is free")
+    assert client("GET", "/status")[0] == 200
+    wait_for(lambda: not problems_of(config), "the problem stays")
+    capture.end()
+
+
+def problems_of(config: Config) -> list[str]:
+    found = app.status(config).overview.problems
+    return [each.sentence for each in found if each.kind == "channel-fails"]

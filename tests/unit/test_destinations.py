@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.base.outputs import (
-    check_apart,
-    check_not_moved,
-    check_other_pipelines,
+    colliding_outputs,
     destinations,
+    moved_outputs,
+    outputs_of_others,
+    raise_first,
 )
-from tidelog.app.pipeline.run import run_capture_and_pipeline
 from tidelog.cli import main
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError
@@ -78,7 +77,7 @@ ONE_PLACE = [
 def test_two_outputs_of_one_place_are_refused(tmp_path: Path, one: str, other: str) -> None:
     found = config(tmp_path, one, other)
     with pytest.raises(ConfigError, match=r"outputs: \w+ and b \(\w+\) write to one place"):
-        check_apart(found)
+        raise_first(colliding_outputs(found))
 
 
 @pytest.mark.parametrize(
@@ -121,20 +120,7 @@ def test_two_outputs_of_one_place_are_refused(tmp_path: Path, one: str, other: s
     ],
 )  # fmt: skip
 def test_outputs_that_do_not_meet_are_taken(tmp_path: Path, one: str, other: str) -> None:
-    check_apart(config(tmp_path, one, other))
-
-
-def test_a_moved_output_ends_a_run_before_capture_begins(tmp_path: Path) -> None:
-    built = BuiltLog(tmp_path / "log")
-    before = config(tmp_path, "{kind: files, name: o, path: here}")
-    Consumers(built.log.storage).register("pipeline", 7, {"o": 7}, destinations(before))
-    state = tmp_path / "state.db"
-    existed = state.exists()
-    moved = config(tmp_path, "{kind: files, name: o, path: elsewhere}")
-    with pytest.raises(ConfigError, match="wrote to another place before"):
-        run_capture_and_pipeline(moved, stop_event=threading.Event())
-    assert state.exists() == existed
-    assert not any(thread.name.startswith("tidelog") for thread in threading.enumerate())
+    assert colliding_outputs(config(tmp_path, one, other)) == {}
 
 
 def test_routes_that_lead_known_tables_to_one_place_are_seen(tmp_path: Path) -> None:
@@ -143,9 +129,9 @@ def test_routes_that_lead_known_tables_to_one_place_are_seen(tmp_path: Path) -> 
         "{kind: delta, path: l, steps: [{route: 'x.{name}', tables: ['s.*']}]}",
         "{kind: delta, name: b, path: l, steps: [{route: 'x.{name}', tables: ['*.t']}]}",
     )
-    check_apart(found, [TableName("s", "u"), TableName("r", "t")])
+    raise_first(colliding_outputs(found, [TableName("s", "u"), TableName("r", "t")]))
     with pytest.raises(ConfigError, match="write to one place"):
-        check_apart(found, [TableName("s", "t")])
+        raise_first(colliding_outputs(found, [TableName("s", "t")]))
 
 
 def test_an_output_that_goes_elsewhere_than_before_is_refused(tmp_path: Path) -> None:
@@ -157,7 +143,7 @@ def test_an_output_that_goes_elsewhere_than_before_is_refused(tmp_path: Path) ->
         consumers.register("pipeline", 7, {"o": 7}, destinations(config(tmp_path, output)))
 
     def check(output: str) -> None:
-        check_not_moved(config(tmp_path, output), built.log)
+        raise_first(moved_outputs(config(tmp_path, output), built.log))
 
     check("{kind: delta, name: o, path: lake}")  # it never ran
     ran("{kind: delta, name: o, path: lake}")
@@ -194,13 +180,13 @@ def test_an_output_of_another_pipeline_is_seen(tmp_path: Path) -> None:
     theirs = config(tmp_path, "{kind: files, name: a, path: f}", name="theirs")
     consumers = Consumers(built.log.storage)
     consumers.register("theirs", 0, {"a": 0}, destinations(theirs))
-    check_other_pipelines(theirs, built.log)
+    raise_first(outputs_of_others(theirs, built.log))
     ours = config(tmp_path, "{kind: files, name: b, path: f}", name="ours")
     told = "output b writes to the place of output a of the pipeline theirs"
     with pytest.raises(ConfigError, match=told):
-        check_other_pipelines(ours, built.log)
+        raise_first(outputs_of_others(ours, built.log))
     consumers.forget("theirs")
-    check_other_pipelines(ours, built.log)
+    raise_first(outputs_of_others(ours, built.log))
 
 
 @pytest.mark.parametrize(("one", "other"), ONE_PLACE)
@@ -216,7 +202,7 @@ def test_two_pipelines_of_one_place_are_refused(
     with pytest.raises(
         ConfigError, match=r"writes to the place of output .* of the pipeline theirs"
     ):
-        check_other_pipelines(ours, built.log)
+        raise_first(outputs_of_others(ours, built.log))
     with pytest.raises(SystemExit) as ended:
         main(["pipeline", str(tmp_path / "tidelog.yaml"), "--once"])
     assert ended.value.code == 2

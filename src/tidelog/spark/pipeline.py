@@ -325,7 +325,9 @@ class _ProgressStore:
             for output in outputs
         }
         before = {} if found is None else {**found.former, **found.destinations}
-        self._former = {output: each for output, each in before.items() if output not in outputs}
+        self._former = {
+            output: each for output, each in before.items() if output not in destinations
+        }
         self.offsets = {output: known.get(output, log.head_offset) for output in outputs}
         # Earlier versions stored one offset for all outputs: then outputs read the log once more,
         # which must still have it, and skip what their destinations have.

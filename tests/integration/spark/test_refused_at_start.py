@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tidelog import app
-from tidelog.app.base.outputs import pipeline_consumers
+from tidelog.app.base.outputs import destinations, pipeline_consumers
 from tidelog.config import load_config
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
@@ -193,3 +193,52 @@ def test_an_output_whose_records_are_gone_stops_nothing_else(
     found = deltalake.QueryBuilder().register("t", table).execute("SELECT id FROM t").read_all()
     assert sorted(found["id"].to_pylist()) == [1, 2, 3, 4]
     assert running.is_stopped("files")
+
+
+def test_an_output_that_moved_stops_nothing_else_and_resumes_once_it_is_back(
+    run: Callable[..., Running], tmp_path: Path
+) -> None:
+    """Its progress is that of the place before, also after further starts with the new one."""
+    running = run(FILES, "{kind: delta, path: lake}")
+    running.wait_until_flows(2, "files")
+    running.wait_until_flows(3, "delta")
+    running.end()
+    here, file = running.config, tmp_path / "tidelog.yaml"
+    file.write_text(file.read_text().replace("path: files", "path: elsewhere"))
+    running.config = load_config(file)
+    for key in (4, 5):
+        running.start()
+        running.wait_for(lambda: running.is_stopped("files"))
+        error = running.outputs()["files"]["error"]
+        assert "output files wrote to another place before" in error
+        assert "Give the output a name that it never had" in error
+        assert "stop the pipeline, delete consumers/pipeline.json" in error
+        running.wait_until_flows(key, "delta")
+        running.wait_for(lambda: running.is_stopped("files"))
+        assert not (tmp_path / "elsewhere").exists()
+        running.end()
+    running.config = here
+    running.start()
+    running.wait_until_flows(6, "files")
+    texts = [part.read_text() for part in (tmp_path / "files").rglob("*.json*")]
+    assert [
+        sum(f'"id": {key}' in text or f'"id":{key}' in text for text in texts)
+        for key in range(1, 7)
+    ]
+    assert not running.is_stopped("files")
+
+
+def test_an_output_at_the_place_of_another_pipeline_s_stops_nothing_else(
+    run: Callable[..., Running], tmp_path: Path
+) -> None:
+    running = run(FILES, "{kind: delta, path: lake}")
+    running.wait_until_flows(2, "delta")
+    running.end()
+    consumers = pipeline_consumers(running.config, running.log())
+    theirs = destinations(running.config)
+    consumers.register("theirs", 0, None, {"delta": theirs["delta"]})
+    running.start()
+    running.wait_for(lambda: running.is_stopped("delta"))
+    assert "of output delta of the pipeline theirs" in running.outputs()["delta"]["error"]
+    running.wait_until_flows(3, "files")
+    assert running.is_stopped("delta")

@@ -152,13 +152,13 @@ class Channels:
         if self._kafka is not None:
             self._kafka.start()
 
-    def problems(self) -> dict[str, Any]:
+    def problems(self) -> list[dict[str, Any]]:
         """Return the channels' problems for the status document. See
-        `tidelog.control.channels.kafka.ChannelProblem`.
+        `tidelog.control.channels.channel_problem.ChannelProblem`.
         """
         channels = (self._kafka, self._kafka_notifications)
         problems = [each.trouble.now() for each in channels if each is not None]
-        return {"channels": [each for each in problems if each is not None]}
+        return [each for each in problems if each is not None]
 
     def surface(self) -> ApiBackend:
         """Return the backend of the HTTP interface; call `open` first."""

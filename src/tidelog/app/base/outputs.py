@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidelog.app.base.elections import pipeline_lease_name
@@ -76,42 +77,44 @@ def destinations(config: Config) -> dict[str, Destination]:
     return {section.name: _destination(section) for section in config.outputs}
 
 
-def check_known_locations(config: Config) -> None:
-    """Raise ConfigError as `check_locations`, of what is known: without an event log, or while it
-    does not answer, only of the outputs among themselves.
+def misplaced_outputs(config: Config) -> dict[str, ConfigError]:
+    """Return, by output, why it can't be used: it writes to another one's place, or has moved.
+
+    Empty without an event log. Raises StorageError while it does not answer.
     """
-    check_apart(config)
-    try:
-        if EventLog.exists(event_log_path(config)):
-            check_locations(config)
-    except ConfigError:
-        raise
-    except TidelogError:
-        return  # the pipeline waits for the log, and checks again
-
-
-def check_locations(config: Config) -> None:
-    """Raise ConfigError if an output writes to another one's place, or has moved."""
+    if not EventLog.exists(event_log_path(config)):
+        return {}
     log = EventLog.open(event_log_path(config))
-    check_apart(config, log.schemas.tables())
-    check_other_pipelines(config, log)
-    check_not_moved(config, log)
+    return {
+        **moved_outputs(config, log),
+        **outputs_of_others(config, log),
+        **colliding_outputs(config, log.schemas.tables()),
+    }
 
 
-def check_apart(config: Config, tables: Collection[TableName] = ()) -> None:
-    """Raise ConfigError if two outputs write one of the known ``tables`` to one place."""
+def raise_first(errors: Mapping[str, ConfigError]) -> None:
+    """Raise one of the errors of outputs, if there is any."""
+    for error in errors.values():
+        raise error
+
+
+def colliding_outputs(config: Config, tables: Collection[TableName] = ()) -> dict[str, ConfigError]:
+    """Return the outputs that write one of the known ``tables`` to the place of one before them."""
+    found: dict[str, ConfigError] = {}
     by_output = destinations(config)
     kinds = {section.name: section.kind for section in config.outputs}
     for (one, its), (other, others) in combinations(by_output.items(), 2):
         if _overlap(its, others, tables):
-            raise ConfigError(
+            found[other] = ConfigError(
                 f"outputs: {one} and {other} ({kinds[one]}) write to one place, where what both "
                 "write would be twice. Give one of them another place, or tables of its own"
             )
+    return found
 
 
-def check_other_pipelines(config: Config, log: EventLog) -> None:
-    """Raise ConfigError if another pipeline of the event log writes to one of our places."""
+def outputs_of_others(config: Config, log: EventLog) -> dict[str, ConfigError]:
+    """Return our outputs that write to a place of another pipeline of the event log."""
+    found: dict[str, ConfigError] = {}
     own = destinations(config)
     tables = log.schemas.tables()
     for consumer in Consumers(log.storage).all():
@@ -120,18 +123,20 @@ def check_other_pipelines(config: Config, log: EventLog) -> None:
         for other, others in consumer.destinations.items():
             for name, its in own.items():
                 if _overlap(its, others, tables):
-                    raise ConfigError(
+                    found[name] = ConfigError(
                         f"output {name} writes to the place of output {other} of the pipeline "
                         f"{consumer.name}, where what both write would be twice. Give it another "
                         "place, or tables of its own. If that pipeline no longer exists, delete "
                         f"consumers/{consumer.name}.json in the event log's directory"
                     )
+    return found
 
 
-def check_not_moved(config: Config, log: EventLog) -> None:
-    """Raise ConfigError if an output has another place than in its last run. Its progress is that
-    of the former place.
+def moved_outputs(config: Config, log: EventLog) -> dict[str, ConfigError]:
+    """Return the outputs that have another place than in their last run. Their progress is that of
+    the former place.
     """
+    found: dict[str, ConfigError] = {}
     name = config.pipeline.name
     consumer = pipeline_consumers(config, log).find(name)
     former = {} if consumer is None else {**consumer.former, **consumer.destinations}
@@ -139,14 +144,15 @@ def check_not_moved(config: Config, log: EventLog) -> None:
         before = former.get(output)
         if before is None or not before.place.startswith(_VERSION) or _same_location(before, its):
             continue
-        raise ConfigError(
+        found[output] = ConfigError(
             f"output {output} wrote to another place before, and would resume at that place's "
             "position: the new place would miss all earlier changes. Give the output a name that "
             "it never had: then it starts at the head of the event log, and requests the dumps "
-            "that it needs. If you moved the data to the new place, delete "
-            f"consumers/{name}.json in the event log's directory: then all outputs resume where "
-            "they are"
+            "that it needs. If you moved the data to the new place, stop the pipeline, delete "
+            f"consumers/{name}.json in the event log's directory, and start it: then all outputs "
+            "resume where they are"
         )
+    return found
 
 
 def _same_location(one: Destination, other: Destination) -> bool:
@@ -210,10 +216,13 @@ class _OwnedState(LeasedState):
 
 
 def make_outputs(
-    config: Config, spark: SparkSession, lease: WriteLease | None = None
+    config: Config,
+    spark: SparkSession,
+    lease: WriteLease | None = None,
+    misplaced: Mapping[str, ConfigError] = MappingProxyType({}),
 ) -> list[Output]:
     """Open the outputs of the configuration, in its order; with ``lease`` they write under it, and
-    in the place of one that can't be opened is an `UnopenedOutput`.
+    in the place of one that is ``misplaced`` or can't be opened is an `UnopenedOutput`.
 
     Raises what may pass, e.g. StateError; without ``lease`` also MissingExtraError, and whatever
     else an output raises.
@@ -227,6 +236,9 @@ def make_outputs(
     outputs: list[Output] = []
     try:
         for section in config.outputs:
+            if (misplacement := misplaced.get(section.name)) is not None:
+                outputs.append(UnopenedOutput(section.name, misplacement))
+                continue
             try:
                 outputs.append(make_output(config, section, spark, lease))
             except Exception as error:
@@ -236,7 +248,7 @@ def make_outputs(
                     raise spark_gone_error() from error
                 if lease is None or not lasts:
                     raise
-                outputs.append(UnopenedOutput(section.name, known))
+                outputs.append(UnopenedOutput(section.name, _not_opened(section.name, known)))
     except BaseException:
         for output in outputs:
             output.close()
@@ -244,21 +256,26 @@ def make_outputs(
     return outputs
 
 
+def _not_opened(output: str, error: Exception) -> ConfigError:
+    # The text of an error that is not ours may contain a password.
+    reason = error if isinstance(error, TidelogError) else f"it raised {type(error).__name__}"
+    text = f"output {output} can't be opened: {reason}. Fix it, and start the pipeline again"
+    found = ConfigError(text)
+    found.__cause__ = error
+    return found
+
+
 class UnopenedOutput:
     """Takes the place of an output that can't be opened, so that the others run: `prepare` raises
     why.
     """
 
-    def __init__(self, name: str, error: Exception) -> None:
+    def __init__(self, name: str, error: ConfigError) -> None:
         self.name = name
         self._error = error
 
     def prepare(self, _generation: str) -> None:
-        error = self._error
-        # The text of an error that is not ours may contain a password.
-        reason = error if isinstance(error, TidelogError) else f"it raised {type(error).__name__}"
-        text = f"output {self.name} can't be opened: {reason}. Fix it, and start the pipeline again"
-        raise ConfigError(text) from error
+        raise self._error
 
     def write(self, _batch: OutputBatch) -> None:
         self.prepare("")

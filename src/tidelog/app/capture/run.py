@@ -30,7 +30,7 @@ from tidelog.app.capture.standby import Readiness, StandbyLogPoller
 from tidelog.app.overview.alerts import Alerts, open_alerts
 from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.sources.kinds import SourceKind, SourceParts, snapshotter_of, source_kind
-from tidelog.app.web.http_server import Service, open_services
+from tidelog.app.web.http_server import Services, open_services
 from tidelog.capture.activity import ACTIVITY_KEY, Activity, CountingAppender
 from tidelog.capture.capture_scope import RELATIONS_KEY, RENAMED_KEY, SCOPE_KEY, CaptureScope
 from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
@@ -162,7 +162,7 @@ class CaptureLeadership:
     logs: OpenLogs
     parts: SourceParts
     channels: Channels
-    serving: Service
+    serving: Services
     source_check: SourceCheck
     gaps: Gaps
 
@@ -177,7 +177,8 @@ class CaptureLeadership:
         return self.logs.event_log.holds(offset)
 
     def problems(self) -> dict[str, Any]:
-        return {**self.channels.problems(), **self.source_check.summary()}
+        channels = [*self.channels.problems(), *self.serving.problems()]
+        return {"channels": channels, **self.source_check.summary()}
 
     def begin(
         self, session: CaptureSession, catalogue: Catalogue, reading_pause: ReadingPause
@@ -307,7 +308,7 @@ class Capture(BackgroundService):
         def is_ready() -> bool:
             return read_at_startup(config, state) or check_lost(state, event_log_path(config))
 
-        serving: Service | None = None
+        serving: Services | None = None
         alerts: Alerts | None = None
         try:
             alerts = open_alerts(config, state, self.holder)
@@ -346,7 +347,7 @@ class Capture(BackgroundService):
         store: StateStore,
         keeper: LeaseKeeper,
         on_status: OnStatus,
-        serving: Service,
+        serving: Services,
         election: CaptureElection,
         log_handle: StandbyLogPoller,
     ) -> CaptureSession:

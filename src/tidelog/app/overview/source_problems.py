@@ -144,7 +144,7 @@ def channel_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
             each["channel"],
             f"{each['reason']}.",
             each["remedy"],
-            "kafka-does-not-answer-a-channel",
+            "a-channel-fails",
         )
 
 

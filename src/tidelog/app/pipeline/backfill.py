@@ -54,9 +54,8 @@ class Backfill:
         offsets = {} if consumer is None else consumer.outputs
         if consumer is not None and not offsets and consumer.offset > self._log.head_offset:
             return  # written by a version that did not track outputs separately
-        self._request(
-            self._destinations, offsets, {} if consumer is None else consumer.destinations
-        )
+        before = {} if consumer is None else {**consumer.former, **consumer.destinations}
+        self._request(self._destinations, offsets, before)
 
     def resume_offset(self, output: str, done: int) -> int:
         """Return where an output resumes that has delivered up to ``done``, and is behind the log's

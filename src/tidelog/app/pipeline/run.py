@@ -19,11 +19,11 @@ from tidelog.app.base.log_location import (
     retry_until_available,
 )
 from tidelog.app.base.outputs import (
-    check_apart,
     check_installed,
-    check_known_locations,
-    check_locations,
     check_spark,
+    colliding_outputs,
+    misplaced_outputs,
+    raise_first,
     remote_of,
     remote_settings,
 )
@@ -233,7 +233,7 @@ def _deliver(
     check_installed(config.outputs)
     if not once:
         check_spark(config)
-    check_apart(config)
+    raise_first(colliding_outputs(config))
     check_local_paths(config)
     name, holder = config.pipeline.name, this_holder()
     with ExitStack() as opened:
@@ -344,7 +344,8 @@ def _may_start(
     def ask() -> bool:
         nonlocal reported
         if read_at_startup(config, state):
-            check_locations(config)
+            if once:  # else the other outputs run
+                raise_first(misplaced_outputs(config))
             return True
         lacks = f"{event_log_path(config)} holds no event log yet"
         if once:
@@ -382,7 +383,7 @@ def run_capture_and_pipeline(
     if config.outputs:
         check_installed(config.outputs)
         check_spark(config)
-    check_known_locations(config)
+    raise_first(colliding_outputs(config))
     ended = threading.Event()
     complete = threading.Event()
     failures: list[BaseException] = []

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.app.base.elections import pipeline_lease_name
 from tidelog.app.base.instances import PIPELINE_PREFIX
 from tidelog.app.base.log_location import event_log_path
-from tidelog.app.base.outputs import check_locations, destinations, make_outputs, pipeline_consumers
+from tidelog.app.base.outputs import (
+    destinations,
+    make_outputs,
+    misplaced_outputs,
+    pipeline_consumers,
+)
 from tidelog.app.overview.remote_control import OnStatus, send_command
 from tidelog.app.pipeline.backfill import COMMAND_TIMEOUT_S, Backfill, request_dumps
 from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
@@ -224,10 +229,10 @@ class PipelineSession:
         self._pause = PipelinePause(state, name, poll_interval_s(config.state.location))
         self._fenced_state = led = fenced(state, pipeline_lease_name(name), epoch)
         led.put(PIPELINE_PREFIX + name, asdict(leader), None)
-        check_locations(config)
+        self._misplaced = misplaced_outputs(config)
         fence = file.fence(epoch, event_log_path(config), name)
         self._lease = WriteLease(epoch, keeper.check, fence)
-        self._outputs = make_outputs(config, spark, self._lease)
+        self._outputs = make_outputs(config, spark, self._lease, self._misplaced)
         _sessions.add(self)
 
     def run(self, stop: threading.Event) -> bool:
@@ -278,7 +283,11 @@ class PipelineSession:
                 consumers=pipeline_consumers(config, log),
                 on_progress=self._delivered,
                 stop=ending,
-                destinations=destinations(config),
+                destinations={
+                    output: its
+                    for output, its in destinations(config).items()
+                    if output not in self._misplaced
+                },
                 on_state=self._report.changed,
                 resume_offset=backfill.resume_offset,
                 lease=self._lease,

@@ -12,10 +12,11 @@ from tidelog.app.base.channels import check_channels, notification_location, sig
 from tidelog.app.base.log_location import event_log_path, local_directories
 from tidelog.app.base.outputs import (
     check_installed,
-    check_known_locations,
     check_remote_server,
     check_spark,
+    colliding_outputs,
     installed_versions,
+    misplaced_outputs,
     remote_of,
     untested_versions,
 )
@@ -383,10 +384,16 @@ def _check_kafka(config: Config) -> Iterator[CheckFinding]:
 
 def _check_locations(config: Config) -> Iterator[CheckFinding]:
     """Check that no two outputs write to the same place, and that none has moved."""
+    found: dict[str, ConfigError] = {}
     try:
-        check_known_locations(config)
-    except ConfigError as error:
-        message, _, fix = str(error).partition(". ")
+        found = colliding_outputs(config)
+        found |= misplaced_outputs(config)
+    except ConfigError as error:  # a wrong route
+        found = {"": error}
+    except TidelogError:
+        pass  # another check reports that the log does not answer
+    for each in found.values():
+        message, _, fix = str(each).partition(". ")
         yield CheckFinding("outputs", "error", message, fix)
 
 

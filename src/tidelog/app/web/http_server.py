@@ -92,6 +92,7 @@ def http_server(application: Starlette, *, behind_proxy: bool) -> uvicorn.Server
 logger = logging.getLogger(__name__)
 
 BIND_PATIENCE_S = 10.0
+_LISTEN_AGAIN_S = 2.0
 STOP_S = 5.0
 ASK_EVERY_S = 1.0
 
@@ -103,6 +104,7 @@ class Service(Protocol):
     def lead(self, surface: Callable[[], ApiBackend]) -> None: ...
     def stand_by(self) -> None: ...
     def close(self) -> None: ...
+    def problem(self) -> dict[str, Any] | None: ...
 
 
 def open_services(
@@ -110,7 +112,7 @@ def open_services(
     holder: str,
     leader: Callable[[], str | None],
     leader_url: Callable[[], str | None],
-) -> Service:
+) -> Services:
     """Open the services of ``control.rest`` and ``control.otlp``. ``holder``: this process.
 
     Raises:
@@ -161,6 +163,11 @@ class Services:
         for part in self._parts:
             part.close()
 
+    def problems(self) -> list[dict[str, Any]]:
+        """Return the services' problems for the status document. See `ChannelProblem`."""
+        problems = [part.problem() for part in self._parts]
+        return [each for each in problems if each is not None]
+
 
 class RestServer:
     """The HTTP interface of one capture process.
@@ -192,6 +199,7 @@ class RestServer:
 
             from tidelog.app.web.metrics_routes import Health
             from tidelog.control.channels import schema_registry
+            from tidelog.control.channels.channel_problem import ChannelProblem
             from tidelog.control.channels.rate_limit import TokenRateLimit
             from tidelog.control.channels.rest import Leadership, application
         except ImportError as error:
@@ -232,9 +240,7 @@ class RestServer:
         )
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
-        self._leader = leader
-        # whether another capture led, and had the port, when this one started
-        self._follows_leader = False
+        self._trouble = ChannelProblem("rest", "The web page and the HTTP interface are away")
         self._port_thread: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -252,36 +258,20 @@ class RestServer:
         if self._web is not None:
             self._web.start()
         if not self._listen():
-            self._follows_leader = self._leader() is not None
             logger.info("%s is taken, probably by the leading capture", self._address())
 
     def lead(self, surface: Callable[[], ApiBackend]) -> None:
         """Answer for this process as the leader.
 
-        If the former leader is frozen and keeps the port, listen as soon as it is free.
-
-        Raises:
-            UsageError: the port is still taken after ten seconds.
+        If the port is taken, listen as soon as it is free: capture does not wait for it.
         """
-        if self._socket is None and self._follows_leader:
-            if self._port_thread is None:
-                self._port_thread = threading.Thread(
-                    target=self._listen_later, name="tidelog-rest-port", daemon=True
-                )
-                self._port_thread.start()
-            self._surface = surface()
-            self._notify_web(leads=True)
-            return
-        deadline = time.monotonic() + BIND_PATIENCE_S
-        while self._socket is None and not self._listen():
-            if time.monotonic() > deadline:
-                raise UsageError(
-                    f"control.rest: {self._address()} is taken by another program: choose another "
-                    "port, or end that program"
-                )
-            time.sleep(0.1)
         self._surface = surface()
         self._notify_web(leads=True)
+        if self._socket is None and self._port_thread is None:
+            self._port_thread = threading.Thread(
+                target=self._listen_later, name="tidelog-rest-port", daemon=True
+            )
+            self._port_thread.start()
 
     def stand_by(self) -> None:
         """Answer as a standby from now on."""
@@ -309,18 +299,24 @@ class RestServer:
 
     def _listen_later(self) -> None:
         """Listen once the port is free, while capture runs."""
-        deadline, warned = time.monotonic() + BIND_PATIENCE_S, False
+        deadline = time.monotonic() + BIND_PATIENCE_S
         try:
             while not self._closed.is_set() and not self._listen():
-                self._closed.wait(0.1)
-                if time.monotonic() > deadline and not warned:
-                    warned = True
-                    logger.warning(
-                        "control.rest: %s is taken, probably by a capture that hangs: end it",
-                        self._address(),
+                late = time.monotonic() > deadline
+                if late:
+                    self._trouble.begin(
+                        f"control.rest: {self._address()} is taken by another program",
+                        "Choose another port, or end that program. Capture continues, and listens "
+                        "once the port is free.",
                     )
+                self._closed.wait(_LISTEN_AGAIN_S if late else 0.1)
+            self._trouble.end()
         except UsageError as error:
             logger.warning("%s", error)
+
+    def problem(self) -> dict[str, Any] | None:
+        """Return what is wrong with the port; None: nothing."""
+        return self._trouble.now()
 
     def _address(self) -> str:
         return f"{self._rest.host}:{self._rest.port}"

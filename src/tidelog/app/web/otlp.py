@@ -139,6 +139,9 @@ class OtlpPush:
         self._surface = None
         self._refresh()
 
+    def problem(self) -> None:
+        """None: an endpoint that does not answer is only logged."""
+
     def close(self) -> None:
         """Export once more, if the endpoint answers at once."""
         self._surface = None

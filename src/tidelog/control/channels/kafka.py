@@ -37,6 +37,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tidelog.capture.notifications import Notification
+from tidelog.control.channels.channel_problem import AGAIN, ChannelProblem
 from tidelog.control.debezium import Signal, parse_line
 from tidelog.control.signal_intake import SignalIntake
 from tidelog.errors import TidelogError, UsageError
@@ -44,7 +45,6 @@ from tidelog.outputs.kafka.client import ClientErrors, common, error_text, librd
 from tidelog.ports import MAX_SIGNAL_BYTES, StateStore
 from tidelog.system import failpoints
 from tidelog.system.backoff import Backoff
-from tidelog.system.processes import unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,6 @@ PAUSE_S: Final = Backoff(first=1.0, longest=30.0)
 _AFTER: Final = re.compile(r" \(after \d+ms [^)]*\)")  # differs with each attempt
 NO_TOPIC_ID: Final = "A" * 22
 """All bits zero (KIP-516)."""
-AGAIN: Final = "It is retried automatically once that is fixed."
 ONE_PARTITION: Final = "Create a topic with one partition: only that keeps signals in order."
 
 
@@ -118,46 +117,6 @@ class ChannelError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
-
-
-class ChannelProblem:
-    """The current problem of a channel, if any. Logged when it begins, changes and ends.
-    Thread-safe.
-
-    Args:
-        channel: a name for programs.
-        sentence: the message for people that precedes the reason.
-    """
-
-    def __init__(self, channel: str, sentence: str) -> None:
-        self._channel = channel
-        self._sentence = sentence
-        self._lock = threading.Lock()
-        self._now: dict[str, Any] | None = None
-
-    def begin(self, reason: str, remedy: str = AGAIN) -> None:
-        with self._lock:
-            before, now_ms = self._now, unix_ms()
-            self._now = {
-                "channel": self._channel,
-                "reason": f"{self._sentence}: {reason}",
-                "remedy": remedy,
-                "since_ms": now_ms if before is None else before["since_ms"],
-            }
-            changed = before is None or before["reason"] != self._now["reason"]
-        if changed:
-            logger.warning("%s: %s. %s", self._sentence, reason, remedy)
-
-    def end(self) -> None:
-        with self._lock:
-            ended, self._now = self._now, None
-        if ended is not None:
-            logger.info("over: %s", ended["reason"])
-
-    def now(self) -> dict[str, Any] | None:
-        """``channel``, ``reason``, ``remedy``, ``since_ms``; None: the channel works."""
-        with self._lock:
-            return self._now
 
 
 def channel_error(heard: ClientErrors, error: KafkaException) -> ChannelError:

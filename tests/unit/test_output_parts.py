@@ -94,6 +94,22 @@ def test_policies_differ_in_what_can_t_be_followed() -> None:
     assert not plan_change("fail", "t", stored_columns(OLD), OLD, ["id"]).alters
 
 
+def test_fail_refuses_no_column_that_was_dropped_or_became_narrower_before(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path / 'state.db'}")
+    progress = OutputProgress(state, "g", "o")
+    progress.store_columns("t", stored_columns(OLD))
+    now = pa.schema([("id", pa.int64()), ("n", pa.int16())])
+    found = plan_change("evolve", "t", progress.columns["t"], now, ["id"])
+    progress.store_columns("t", found.columns_after(progress.columns["t"]), found.dropped)
+    later = OutputProgress(state, "g", "o")
+    known, dropped = later.columns["t"], later.dropped["t"]
+    assert not plan_change("fail", "t", known, now, ["id"], known_dropped=dropped).alters
+    with pytest.raises(OutputRefusedError, match="columns n changed"):
+        plan_change("fail", "t", known, now.remove(1), ["id"], known_dropped=dropped)
+    later.store_columns("t", known)  # the column is there again
+    assert OutputProgress(state, "g", "o").dropped == {}
+
+
 def test_a_key_that_changed_its_type_stops_every_policy() -> None:
     key = pa.schema([("id", pa.string())])
     for policy in ("evolve", "lenient", "ignore", "fail"):

@@ -190,6 +190,30 @@ def test_a_changed_schema_is_refused_where_that_is_asked_for(
     assert destination.rows("public.t") == [{"id": 1}, {"id": 2}]
 
 
+def test_a_column_that_was_dropped_before_is_no_change_to_refuse(
+    destination: Destination, built: BuiltLog
+) -> None:
+    if "no-delivery" in destination.traits:
+        pytest.skip("it always evolves")
+    built.insert(built.table("public.t", {"id": "int64", "a": "text", "v": "text"}), "1", "a", "b")
+    built.flush()
+    bring(destination, built)
+    table = built.table("public.t", {"id": "int64", "v": "text"})
+    built.insert(table, "2", "c")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="columns a"):
+        bring(destination, built, on_schema_change="fail")
+    bring(destination, built, on_schema_change="evolve")
+    built.insert(table, "3", "d")
+    built.flush()
+    bring(destination, built, on_schema_change="fail")
+    assert [each["v"] for each in destination.rows("public.t")] == ["b", "c", "d"]
+    built.insert(built.table("public.t", {"id": "int64"}), "4")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="columns v"):
+        bring(destination, built, on_schema_change="fail")
+
+
 def test_a_column_that_is_not_followed_need_not_be_readable(
     destination: Destination, built: BuiltLog
 ) -> None:

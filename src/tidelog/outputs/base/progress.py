@@ -7,6 +7,7 @@ Members of the document:
   in the output's dead letters
 - ``begun``: a batch up to this offset was begun
 - ``columns``: by table, name and type of each column that the destination's table has
+- ``dropped``: by table, those of them that the source had dropped at the last check
 - ``rejected``: the number of records that the destination rejected, in all
 - ``written``: the highest offset that a destination which stores offsets has stored
 
@@ -41,6 +42,7 @@ class OutputProgress:
         self.done: int | None
         self.begun: int
         self.columns: dict[str, Columns]
+        self.dropped: dict[str, list[str]]
         self.rejected: int
         self.written: int
         """An offset that the destination stored with rows; the next call of `finish` stores it."""
@@ -54,6 +56,7 @@ class OutputProgress:
         self.done = value.get("done")
         self.begun = value.get("begun", 0)
         self.columns = value.get("columns", {})
+        self.dropped = value.get("dropped", {})
         self.rejected = value.get("rejected", 0)
         self.written = value.get("written", 0)
 
@@ -72,10 +75,13 @@ class OutputProgress:
         self.written = 0
         self._store(self.done, self.begun, self.columns, self.rejected)
 
-    def store_columns(self, table: str, columns: Sequence[Sequence[str]]) -> None:
-        """Store which columns the destination's table has."""
+    def store_columns(
+        self, table: str, columns: Sequence[Sequence[str]], dropped: Sequence[str] = ()
+    ) -> None:
+        """Store which columns the destination's table has, and which of them the source dropped."""
         wanted = [list(column) for column in columns]
-        if self.columns.get(table) != wanted:
+        if self.columns.get(table) != wanted or self.dropped.get(table, []) != list(dropped):
+            self.dropped = {**self.dropped, table: list(dropped)}
             self._store(self.done, self.begun, {**self.columns, table: wanted}, self.rejected)
 
     def _store(
@@ -83,6 +89,8 @@ class OutputProgress:
     ) -> None:
         """Store the document. If that fails, the next call stores it."""
         value: dict[str, Any] = {"done": done, "begun": begun, "columns": columns}
+        if dropped := {table: names for table, names in self.dropped.items() if names}:
+            value["dropped"] = dropped
         if rejected:
             value["rejected"] = rejected
         if self.written:

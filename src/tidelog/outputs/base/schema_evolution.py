@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -35,6 +35,51 @@ def holds(wide: str, narrow: str, wider: Wider, *, rescales: bool = True) -> boo
     return scale >= int(other[3]) and digits - scale >= int(other[2]) - int(other[3])
 
 
+@dataclass(frozen=True)
+class ColumnDecision:
+    """What a policy does about columns that changed, by their names.
+
+    Attributes:
+        refused: changes for which the output stops, as the policy is ``fail``.
+        impossible: changes that can't be followed, where the policy is ``evolve``.
+        undelivered: the columns that rows do not deliver.
+        alters: whether columns are added and widened.
+    """
+
+    refused: Sequence[str] = ()
+    impossible: Sequence[str] = ()
+    undelivered: Collection[str] = ()
+    alters: bool = False
+
+
+def decide(
+    policy: str,
+    added: Collection[str],
+    widened: Collection[str],
+    stuck: Collection[str],
+    dropped: Collection[str],
+    known_dropped: Collection[str],
+) -> ColumnDecision:
+    """Return what ``policy`` does.
+
+    Args:
+        policy: ``evolve``, ``lenient``, ``ignore`` or ``fail``.
+        added: columns that the destination does not have.
+        widened: columns of another type, to which the destination's can be changed in place.
+        stuck: columns of a type to which it can't.
+        dropped: the destination's columns that the source does not have.
+        known_dropped: those of them that it did not have at the last check either.
+    """
+    if policy == "fail":
+        fresh = [name for name in dropped if name not in known_dropped]
+        return ColumnDecision(refused=[*added, *widened, *stuck, *fresh])
+    if policy == "ignore":
+        return ColumnDecision(undelivered={*added, *widened, *stuck})
+    if policy == "evolve" and stuck:
+        return ColumnDecision(impossible=list(stuck))
+    return ColumnDecision(undelivered=set(stuck), alters=True)
+
+
 # For each Arrow type, the types that fit every value of it.
 _WIDER: dict[str, tuple[str, ...]] = {
     "int16": ("int32", "int64", "double"),
@@ -46,7 +91,7 @@ _WIDER: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True)
 class ColumnChange:
     """The change that a destination's table needs, as Arrow fields. ``delivered``: the columns of
-    the rows that follow.
+    the rows that follow; ``dropped``: those that the source does not have any more.
     """
 
     delivered: pa.Schema
@@ -98,35 +143,41 @@ def plan_change(
     now: pa.Schema,
     key: Sequence[str],
     remedy_for: Callable[[Sequence[str]], str] = lambda names: LEAVE_OUT,
+    known_dropped: Collection[str] = (),
 ) -> ColumnChange:
     """Return the change from the columns ``known`` (`stored_columns`) to those of rows ``now``.
 
     A column that was dropped stays in the destination and is not delivered any more. A rename is a
     drop and an addition. Raises OutputRefusedError for a change where the policy is ``fail``, and
     TableLeftOutError for one that can't be followed, under ``evolve`` or in a column of the key.
-    ``remedy_for`` returns what the user can do about columns of another type.
+    ``remedy_for`` returns what the user can do about columns of another type. ``known_dropped``:
+    see `decide`.
     """
     types = {column[0]: column[1] for column in known}
-    added = tuple(field for field in now if field.name not in types)
+    added = {field.name: field for field in now if field.name not in types}
     dropped = tuple(name for name in types if now.get_field_index(name) < 0)
-    changed = [f for f in now if f.name in types and str(f.type) != types[f.name]]
-    widened = tuple(field for field in changed if holds(str(field.type), types[field.name], _WIDER))
-    narrower = {f.name for f in changed if holds(types[f.name], str(f.type), _WIDER)}
-    others = [f for f in changed if f not in widened and f.name not in narrower]
-    if policy == "fail" and (added or dropped or changed):
-        names = [f.name for f in (*added, *changed)] + list(dropped)
+    widened: dict[str, pa.Field] = {}
+    stuck: list[str] = []
+    for field in now:
+        name, kind = field.name, str(field.type)
+        if name in added or kind == types[name] or holds(types[name], kind, _WIDER):
+            continue
+        if holds(kind, types[name], _WIDER):
+            widened[name] = field
+        else:
+            stuck.append(name)
+    decision = decide(policy, added, widened, stuck, dropped, known_dropped)
+    if decision.refused:
         follow = "on_schema_change is fail: set it to evolve, or leave the columns out by a step."
-        raise OutputRefusedError(_refusal(table, names, "changed", follow))
-    if policy == "ignore":
-        keep = [f for f in now if f.name in types and f not in others and f not in widened]
-        _key_survives(table, keep, key, remedy_for)
-        return ColumnChange(pa.schema(keep))
-    if others and policy == "evolve":
-        names = [field.name for field in others]
-        raise TableLeftOutError(_refusal(table, names, "changed their type", remedy_for(names)))
-    kept = [field for field in now if field not in others]
+        raise OutputRefusedError(_refusal(table, decision.refused, "changed", follow))
+    if impossible := decision.impossible:
+        remedy = remedy_for(impossible)
+        raise TableLeftOutError(_refusal(table, impossible, "changed their type", remedy))
+    kept = [field for field in now if field.name not in decision.undelivered]
     _key_survives(table, kept, key, remedy_for)
-    return ColumnChange(pa.schema(kept), added, widened, dropped)
+    if not decision.alters:
+        return ColumnChange(pa.schema(kept), dropped=dropped)
+    return ColumnChange(pa.schema(kept), tuple(added.values()), tuple(widened.values()), dropped)
 
 
 def _key_survives(

@@ -334,6 +334,7 @@ class CurrentTables:
                     found.columns,
                     found.key,
                     partial(destination.remedy_for, found),
+                    progress.dropped.get(table, ()),
                 )
             except TableLeftOutError as error:
                 if self._delivery.keyed:
@@ -349,7 +350,7 @@ class CurrentTables:
                 if change.alters:
                     destination.alter(found, change)
                 destination.check_table(found)
-            progress.store_columns(table, change.columns_after(columns))
+            progress.store_columns(table, change.columns_after(columns), change.dropped)
         return self._targets.with_schema_ids(found, destination.subject(found))
 
     def _check_address(self, table: TargetTable, progress: OutputProgress) -> None:

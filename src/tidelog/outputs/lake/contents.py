@@ -10,7 +10,7 @@ How the columns follow the source's is planned here, by each policy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from tidelog.errors import OutputRefusedError, TableLeftOutError
-from tidelog.outputs.base.schema_evolution import Wider, holds
+from tidelog.outputs.base.schema_evolution import Wider, decide, holds
 from tidelog.outputs.lake.data_files.disk_cache import CACHE_BYTES
 from tidelog.outputs.lake.data_files.layout import (
     CURRENT,
@@ -113,30 +113,29 @@ def plan_columns(
     names = {name.lower() for name in wanted}
     dropped = [name for name in copy.types if name.lower() not in names]
     readded = [name for name in copy.dropped if name not in dropped and name in copy.types]
-    if policy == "fail":
-        fresh = [name for name in dropped if name not in copy.dropped]
-        if changed := [*added, *widened, *stuck, *fresh]:
-            raise OutputRefusedError(
-                f"{copy.location}: columns {', '.join(changed)} of {target.source} changed, and "
-                f"on_schema_change is fail. Change the {copy.product} table and the policy."
-            )
-    if policy == "ignore":
-        delivered = _delivered(copy, target, {*added, *widened, *stuck})
-        return ColumnPlan(delivered, {}, {}, dropped, readded)
-    if stuck and policy == "evolve":
-        name, have = next(iter(stuck.items()))
+    decision = decide(policy, added, widened, stuck, dropped, copy.dropped)
+    if decision.refused:
+        raise OutputRefusedError(
+            f"{copy.location}: columns {', '.join(decision.refused)} of {target.source} changed, "
+            f"and on_schema_change is fail. Change the {copy.product} table and the policy."
+        )
+    if decision.impossible:
+        name = decision.impossible[0]
         raise TableLeftOutError(
             f"{copy.location}: column {name} of {target.source} is {wanted[name]} now and was "
-            f"{have}; {copy.product} can't change that in place. Move the table away and dump "
-            f"{target.source} again, or set on_schema_change to lenient, which leaves the column "
-            "as it is."
+            f"{stuck[name]}; {copy.product} can't change that in place. Move the table away and "
+            f"dump {target.source} again, or set on_schema_change to lenient, which leaves the "
+            "column as it is."
         )
+    delivered = _delivered(copy, target, decision.undelivered)
+    if not decision.alters:
+        return ColumnPlan(delivered, {}, {}, dropped, readded)
     changes = {folded[name.lower()]: kind for name, kind in widened.items()}
-    return ColumnPlan(_delivered(copy, target, set(stuck)), added, changes, dropped, readded)
+    return ColumnPlan(delivered, added, changes, dropped, readded)
 
 
-def _delivered(copy: CopyColumns, target: TargetTable, left: set[str]) -> tuple[str, ...]:
-    lost = left & set(target.key)
+def _delivered(copy: CopyColumns, target: TargetTable, left: Collection[str]) -> tuple[str, ...]:
+    lost = set(left) & set(target.key)
     if lost:
         raise TableLeftOutError(
             f"{copy.location}: columns {', '.join(sorted(lost))} are of the key of {target.source} "

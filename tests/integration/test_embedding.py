@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -34,10 +35,17 @@ def test_a_group_runs_several_captures_and_one_failure_ends_no_other(
     bad = config(postgres16, "embedded_gone", tmp_path)
     postgres16.drop_database("embedded_gone")
     try:
-        with tidelog.CaptureGroup([bad, *good]) as group:
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline and not all(map(_dumped, good)):
-                time.sleep(0.2)
+        group = tidelog.CaptureGroup([bad, *good])
+        raised: list[BaseException] = []
+        runs = threading.Thread(target=_run_and_keep, args=(group, raised))
+        runs.start()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (group.failures and all(map(_dumped, good))):
+            time.sleep(0.2)
+        assert runs.is_alive()
+        group.stop()
+        runs.join(60)
+        assert raised == [group.failures[0]]
         assert all(map(_dumped, good))
         assert isinstance(group.failures[0], UsageError)
         assert list(group.failures) == [0]
@@ -47,6 +55,31 @@ def test_a_group_runs_several_captures_and_one_failure_ends_no_other(
     finally:
         for name in ("embedded_a", "embedded_b"):
             postgres16.drop_database(name)
+
+
+def _run_and_keep(group: tidelog.CaptureGroup, raised: list[BaseException]) -> None:
+    try:
+        group.run()
+    except UsageError as error:
+        raised.append(error)
+
+
+@pytest.mark.integration
+def test_a_failure_ends_the_group_where_that_is_asked_for(
+    postgres16: PostgresServer, tmp_path: Path
+) -> None:
+    good, bad = (config(postgres16, name, tmp_path) for name in ("embedded_c", "embedded_gone"))
+    postgres16.drop_database("embedded_gone")
+    group = tidelog.CaptureGroup([good, bad], on_failure="stop")
+    try:
+        group.start()
+        with pytest.raises(UsageError, match="was started before"):
+            group.start()
+        with pytest.raises(UsageError, match="embedded_gone"):
+            group.wait(60)
+        assert list(group.failures) == [1]
+    finally:
+        postgres16.drop_database("embedded_c")
 
 
 def _dumped(each: Config) -> bool:

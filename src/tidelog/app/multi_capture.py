@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from tidelog.app.base.service import BackgroundService
 from tidelog.app.capture.run import run_capture
 from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.pipeline.run import run_capture_and_pipeline
@@ -15,16 +15,15 @@ from tidelog.config.loading import config_by_database, databases_of
 from tidelog.errors import ConfigError
 from tidelog.system.callbacks import refuse_coroutine_function
 
-_POLL_S: Final = 0.1
-
 OnStatusOf = Callable[[int, dict[str, Any]], None]
 
 
-class CaptureGroup:
+class CaptureGroup(BackgroundService):
     """Runs a task for each configuration: its capture and, if it has outputs, its pipeline.
 
     A configuration with ``source.databases`` has a task for each of them. Each task needs its own
-    event log and state.
+    event log and state. It ends when all tasks have ended; then `run`, `wait` and the end of a
+    ``with`` block raise the first failure, if any.
 
     Example:
         ``with CaptureGroup(["shop.yaml", "billing.yaml"]) as group: group.wait()``
@@ -34,6 +33,10 @@ class CaptureGroup:
         pipelines: whether to run the configured outputs, too.
         on_failure: ``isolate``: a task that fails does not end the others; ``stop``: it does.
         on_status: called with a task's index and status now and then, from that task's thread.
+        stop_event: ends it when set, as `stop` does; for several that end together.
+
+    Attributes:
+        failures: by a task's index, what ended it.
 
     Raises:
         ConfigError: a configuration is wrong, two tasks share an event log or a state, or
@@ -47,7 +50,9 @@ class CaptureGroup:
         pipelines: bool = True,
         on_failure: Literal["isolate", "stop"] = "isolate",
         on_status: OnStatusOf | None = None,
+        stop_event: threading.Event | None = None,
     ) -> None:
+        super().__init__("tidelog-group", stop_event)
         refuse_coroutine_function("on_status", on_status)
         if on_failure not in ("isolate", "stop"):
             raise ConfigError(f"on_failure is isolate or stop, not {on_failure!r}")
@@ -64,85 +69,42 @@ class CaptureGroup:
         self._pipelines = pipelines
         self._stops = on_failure == "stop"
         self._on_status = on_status
-        self._stop = threading.Event()
-        self._changed = threading.Condition()
-        self._running = 0
         self.failures: dict[int, BaseException] = {}
-        self._threads = [
-            threading.Thread(target=self._task, args=(index,), name=f"tidelog-task-{index}")
+
+    def _run(self, stop: threading.Event) -> None:
+        threads = [
+            threading.Thread(
+                target=self._task, args=(index, stop), name=f"tidelog-task-{index}", daemon=True
+            )
             for index in range(len(self.configs))
         ]
-
-    def start(self) -> None:
-        """Start every task; return at once."""
-        self._running = len(self._threads)
-        for thread in self._threads:
+        for thread in threads:
             thread.start()
-
-    def run(self) -> None:
-        """Start every task, and wait until all have ended. Raises the first failure."""
-        self.start()
         try:
-            while not self.wait(1):
-                pass
-        finally:
-            self._end()
-
-    def stop(self) -> None:
-        """Ask every task to end; returns at once."""
-        self._stop.set()
-
-    def _end(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            if thread.ident is not None:
+            for thread in threads:
                 thread.join()
+        except (
+            BaseException
+        ):  # such as KeyboardInterrupt: what was read is durable before it goes on
+            stop.set()
+            for thread in threads:
+                thread.join()
+            raise
+        for failure in self.failures.values():
+            raise failure
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until every task has ended (True), one has failed, or the time is over (False).
-
-        Raises the first failure; the others run on unless ``on_failure`` is ``stop``: then they
-        have ended.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self.failures or not self._running, timeout_s)
-        if self.failures:
-            if self._stops:
-                self._end()
-            raise next(iter(self.failures.values()))
-        return not self._running
-
-    def __enter__(self) -> CaptureGroup:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """What was read is durable when this returns."""
-        self._end()
-
-    def _task(self, index: int) -> None:
+    def _task(self, index: int, stop: threading.Event) -> None:
         def on_status(status: dict[str, Any]) -> None:
             if self._on_status is not None:
                 self._on_status(index, status)
 
         work = run_capture_and_pipeline if self._pipelines else run_capture
-        failure: BaseException | None = None
         try:
-            work(self.configs[index], on_status=on_status, stop_event=self._stop)
-        except BaseException as raised:  # noqa: BLE001 - kept for wait
-            failure = raised
+            work(self.configs[index], on_status=on_status, stop_event=stop)
+        except BaseException as failure:  # noqa: BLE001 - raised when all have ended
+            self.failures[index] = failure
             if self._stops:
-                self._stop.set()
-        with self._changed:
-            self._running -= 1
-            if failure is not None:
-                self.failures[index] = failure
-            self._changed.notify_all()
+                stop.set()
 
 
 def capture_databases(
@@ -162,9 +124,6 @@ def capture_databases(
             shown[names[index]] = status
             on_status(dict(shown))
 
-    group = CaptureGroup([config], pipelines=False, on_failure="stop", on_status=show)
-    with group:
-        while not (group.wait(_POLL_S) or stop_event.is_set()):
-            pass
-    for failure in group.failures.values():
-        raise failure
+    CaptureGroup(
+        [config], pipelines=False, on_failure="stop", on_status=show, stop_event=stop_event
+    ).run()

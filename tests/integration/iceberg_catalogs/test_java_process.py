@@ -109,11 +109,16 @@ def test_tables_are_opened_again_whatever_is_asked_first(tmp_path: Path) -> None
     output = IcebergOutput(never, str(tmp_path / "log"), catalog)
     output.prepare(built.log.generation)
     table = TableName("public", "orders")
+    target = output.table_of(built.log.schemas.versions(table)[-1])
     for ask in (
         lambda: output.committed(table),
         lambda: output.take_again(lambda _: None),
         lambda: output.replace_dropped(["public.orders"], lambda _: None),
         lambda: output.prepare(built.log.generation),
+        output.keyless_tables,
+        lambda: output.table_of(target.schema),
+        lambda: output.columns(table),
+        lambda: output.row_sources(target, (None, None)),
     ):
         assert output._java is not None
         assert output._java.process is not None

@@ -11,9 +11,10 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tidelog.errors import (
     ConflictError,
@@ -80,6 +81,8 @@ Range = tuple[_Key, _Key]
 Copy = TypeVar("Copy", bound=LakeTable)
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
+Given = ParamSpec("Given")
+Lake = TypeVar("Lake", bound="LakeOutput[Any]")
 
 _TABLES_AT_ONCE: Final = 8
 """Tables whose logs are read and committed to at once: each takes some requests in sequence."""
@@ -124,6 +127,19 @@ class LakeOptions:
         """Are the table's changes appended if it has no key? Steps would alter them."""
         appends = self.keyless == "append" and self.holds_of(table) != "changes"
         return appends and not steps_of(self.steps, table)
+
+
+def guarded(
+    method: Callable[Concatenate[Lake, Given], Outcome],
+) -> Callable[Concatenate[Lake, Given], Outcome]:
+    """Run a method that reads or writes tables of the lake within `LakeOutput._guarded`."""
+
+    @wraps(method)
+    def run(self: Lake, /, *args: Given.args, **named: Given.kwargs) -> Outcome:
+        with self._guarded():
+            return method(self, *args, **named)
+
+    return run
 
 
 class LakeOutput(BaseOutput, ABC, Generic[Copy]):
@@ -175,6 +191,12 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
     def _open(self, table: TableName, name: str) -> Copy:
         """Return the copy of a table, whose destination's name is ``name``; it need not exist."""
 
+    def _guarded(self) -> AbstractContextManager[None]:
+        """Entered by every public method that reads or writes tables, also by one within another.
+        For a kind whose tables need another process.
+        """
+        return nullcontext()
+
     def _clean_up(self, written: Sequence[Copy]) -> None:
         """Remove what readers of the tables do not need any more. The copies are correct without
         it: an error is logged. ``written``: tables of the batch.
@@ -182,6 +204,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
 
     # ------------------------------------------------ tidelog.ports.Output
 
+    @guarded
     def prepare(self, generation: str) -> None:
         """Check the existing tables and, for all tables known so far, the steps."""
         super().prepare(generation)
@@ -215,6 +238,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         tables = [each for each in known if self._options.holds_of(each) == "history"]
         return whole_segments(self.log, start, end, _HISTORY_BYTES, tables) if tables else end
 
+    @guarded
     def write(self, batch: OutputBatch) -> None:
         """Write every table of the batch."""
         self.left_out.begin_dumps(batch)
@@ -229,10 +253,12 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         self.left_out.remove_dumped(batch.completed)
         self._maintain()
 
+    @guarded
     def committed(self, table: TableName) -> int | None:
         copy = self._table(table)
         return copy.committed(self._application) if copy.exists() else None
 
+    @guarded
     def keyless_tables(self) -> Mapping[str, str]:
         """See `tidelog.ports.RejectingOutput`."""
         if self._appended_before is None:
@@ -253,6 +279,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
                     if copy.exists() and copy.layout.keyless:
                         yield table
 
+    @guarded
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         """See `tidelog.ports.RejectingOutput`."""
         self.dumps.ask = ask
@@ -268,6 +295,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         self._check_key(copy, schema, exists)
         self._follow(copy, schema, exists)
 
+    @guarded
     def replace_dropped(
         self, tables: Collection[str], ask: Callable[[Sequence[str]], None]
     ) -> None:
@@ -294,11 +322,13 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         self._waiting.shutdown(wait=True, cancel_futures=True)
         super().close()
 
+    @guarded
     def table_of(self, schema: TableSchema) -> TargetTable:
         """Return the table as rows of ``schema`` are delivered into the copy that there is."""
         copy = self._table(schema.table)
         return self._target(schema, copy, copy.exists())
 
+    @guarded
     def columns(self, table: TableName) -> Collection[str] | None:
         """Return the names of the copy's columns; None: there is no copy. Raises TableLeftOutError
         if the table holds changes, as the source's had no key.
@@ -310,6 +340,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
             raise TableLeftOutError(self._appended_message(table, copy))
         return copy.columns().names
 
+    @guarded
     def read(self, target: TargetTable, part: Range = (None, None)) -> DataFrame | None:
         """Return the copy's current rows, at least those of a range of the key, read by the session
         that the output was created with; None: there is no copy.
@@ -320,6 +351,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         set_key(copy, target)
         return frame_of(self._spark, copy.files(), copy.columns(), bounds_of(*part))
 
+    @guarded
     def row_sources(self, target: TargetTable, part: Range) -> list[FileRows] | None:
         """Return the same rows for tasks: batches of the target's columns; None: there is no copy,
         or a column has another type in it.

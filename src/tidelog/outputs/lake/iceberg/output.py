@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ from tidelog.outputs.lake.iceberg.table import (
     committed_property,
 )
 from tidelog.outputs.lake.java_libraries import JavaLibraries, java_libraries
-from tidelog.outputs.lake.output import LakeOptions, LakeOutput
+from tidelog.outputs.lake.output import LakeOptions, LakeOutput, guarded
 from tidelog.outputs.lake.table import application_of, parts_of
-from tidelog.ports import OutputBatch, StateStore
+from tidelog.ports import StateStore
 from tidelog.spark.sessions.jars import iceberg_jars
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class IcebergOutput(LakeOutput[IcebergTable]):
         return self._java is not None and self._java.ended
 
     @contextmanager
-    def _in_java(self) -> Iterator[None]:
+    def _guarded(self) -> Iterator[None]:
         """Open again what was in a Java process that has ended; its end now is an OutputError."""
         if self._java_has_ended():
             self._java = None
@@ -164,32 +164,10 @@ class IcebergOutput(LakeOutput[IcebergTable]):
                 "started again: see that the host has enough memory"
             ) from error
 
-    def write(self, batch: OutputBatch) -> None:
-        with self._in_java():
-            super().write(batch)
-
-    def committed(self, table: TableName) -> int | None:
-        with self._in_java():
-            return super().committed(table)
-
-    def keyless_tables(self) -> Mapping[str, str]:
-        with self._in_java():
-            return super().keyless_tables()
-
-    def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
-        with self._in_java():
-            super().take_again(ask)
-
-    def replace_dropped(
-        self, tables: Collection[str], ask: Callable[[Sequence[str]], None]
-    ) -> None:
-        with self._in_java():
-            super().replace_dropped(tables, ask)
-
+    @guarded
     def prepare(self, generation: str) -> None:
-        with self._in_java():
-            self._find_elsewhere(generation)
-            super().prepare(generation)
+        self._find_elsewhere(generation)
+        super().prepare(generation)
 
     def _find_elsewhere(self, generation: str) -> None:
         """Raise UsageError if a table of the output is in another catalog of its database."""

@@ -11,7 +11,7 @@ import pytest
 from tests.support.object_stores import EMULATED
 from tests.support.s3 import S3Server
 
-from tidelog.errors import AccessRefusedError, ConfigError, TidelogError
+from tidelog.errors import AccessRefusedError, ConfigError, OutputError, TidelogError
 from tidelog.outputs.base.stores import FileStore, open_file_store
 
 _numbers = count(1)
@@ -65,6 +65,25 @@ def test_a_name_is_taken_once(store: FileStore) -> None:
     assert store.put_if_absent("log/1", b"first") == tag  # as after an answer that got lost
     assert store.read("log/1") == b"first"
     assert store.names("log") == ["1"]
+
+
+def test_what_can_t_be_put_leaves_nothing(store: FileStore, place: str) -> None:
+    if not place.startswith(("/", "hdfs:")):
+        pytest.skip("a store of objects has no folders")
+    store.put("a/x/y", b"1")
+    for put in (store.put, store.put_if_absent):
+        with pytest.raises(TidelogError, match="a/x can't be"):
+            put("a/x", b"2")  # a folder has that name
+    assert [each.name for each in store.all_files(lambda _: False)] == ["a/x/y"]
+
+
+def test_a_full_disk_has_nothing_of_what_did_not_fit(small_disk: Path) -> None:
+    store = open_file_store(str(small_disk / "lake"))
+    for put in (store.put, store.put_if_absent):
+        with pytest.raises(OutputError, match="No space left"):
+            put("a/x", b"1" * (4 << 20))
+    assert list(store.all_files(lambda _: False)) == []
+    store.put("a/x", b"1")
 
 
 def test_a_tag_changes_with_the_file(store: FileStore) -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.unit.lake.delta_log.tables import METADATA, PROTOCOL, Table
 
 from tidelog.errors import OutputError
-from tidelog.outputs.base.file_store import StoredFile
+from tidelog.outputs.base.file_store import StoredFile, name_beside
 from tidelog.outputs.lake.data_files.data_file import DataFile, DeletionVector
 from tidelog.outputs.lake.data_files.deletion_vectors import encode
 from tidelog.outputs.lake.delta import vacuum
@@ -157,6 +157,9 @@ def test_only_what_no_version_of_late_needs_goes(
         write_checkpoint(lake.table.store, lake.state)
         lake.remove(lake.add("behind.parquet"), 8)
         gone.add("behind.parquet")
+    for name in ("_delta_log/1.json", "a/.x.crc"):  # of a process that was killed
+        lake.file(name_beside(name), days=6.9)
+        gone.add(lake.file(name_beside(name), days=7.1))
     for hidden in ("_delta_log/x.parquet", "_other/x", "a/_b/x", "a/.x", ".x.crc", "_change_data_"):
         lake.file(hidden)
     for under_way in ("new.parquet", "_change_data/new.parquet", f"{odd}/new.parquet"):

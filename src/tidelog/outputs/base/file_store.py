@@ -7,6 +7,7 @@ file system become errors of the output.
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,19 @@ def file_errors(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
         raise
     except OSError as error:
         raise OutputError(f"{name} can't be {what}: {reason_of(error)}") from error
+
+
+def name_beside(name: str) -> str:
+    """Return the name of a file in the folder of ``name``, for its contents before it is complete.
+    Listings ignore it.
+    """
+    folder, _, last = name.rpartition("/")
+    return "/".join(filter(None, [folder, f".{last}.{uuid.uuid4().hex[:8]}.part"]))
+
+
+def is_beside(name: str) -> bool:
+    """Is it one of `name_beside`? It remains where the process was killed."""
+    return re.search(r"(?:^|/)\.[^/]+\.[0-9a-f]{8}\.part$", name) is not None
 
 
 def reason_of(error: OSError) -> str:
@@ -74,24 +88,20 @@ class LocalFileStore:
             self._fs.create_dir(self._full(name), recursive=True)
 
     def put(self, name: str, data: bytes) -> None:
-        temporary = self._write_beside(name, data)
-        with self._file_errors(name, "written"):
+        with self._written_beside(name, data) as temporary, self._file_errors(name, "written"):
             self._fs.move(self._full(temporary), self._full(name))
         self.sync([_folder(name)])
 
     def put_if_absent(self, name: str, data: bytes) -> str | None:
         """Uses a hard link, which does not replace an existing file."""
-        temporary = self._write_beside(name, data)
-        try:
-            with self._file_errors(name, "created", FileExistsError):
-                os.link(self._full(temporary), self._full(name))
-        except FileExistsError:
-            # A network file system may report an error for a retry of a link that it has created.
-            if self.read_optional(name) != data:
-                return None
-        finally:
-            with suppress(OSError):
-                self._fs.delete_file(self._full(temporary))
+        with self._written_beside(name, data) as temporary:
+            try:
+                with self._file_errors(name, "created", FileExistsError):
+                    os.link(self._full(temporary), self._full(name))
+            except FileExistsError:
+                # A network file system may report an error for a retry of a link that it created.
+                if self.read_optional(name) != data:
+                    return None
         self.sync([_folder(name)])
         return self.tag(name)
 
@@ -213,14 +223,18 @@ class LocalFileStore:
         with self._fs.open_input_stream(self._full(name)) as file:
             return bytes(file.read())
 
-    def _write_beside(self, name: str, data: bytes) -> str:
-        """Write a new file in the same folder, under a name that listings ignore; returns it."""
-        folder, _, last = name.rpartition("/")
-        temporary = "/".join(filter(None, [folder, f".{last}.{uuid.uuid4().hex[:8]}.part"]))
-        with self._file_errors(name, "written"), self._create(temporary) as file:
-            file.write(data)
-        self.sync([temporary])
-        return temporary
+    @contextmanager
+    def _written_beside(self, name: str, data: bytes) -> Iterator[str]:
+        """Write a new file in the same folder (`name_beside`); it is removed after the block."""
+        temporary = name_beside(name)
+        try:
+            with self._file_errors(name, "written"), self._create(temporary) as file:
+                file.write(data)
+            self.sync([temporary])
+            yield temporary
+        finally:
+            with suppress(OSError):
+                self._fs.delete_file(self._full(temporary))
 
     def _create(self, name: str) -> Any:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -18,7 +17,7 @@ import hdfs_native
 import pyarrow as pa
 
 from tidelog.errors import AccessRefusedError, ConfigError, OutputError
-from tidelog.outputs.base.file_store import StoredFile
+from tidelog.outputs.base.file_store import StoredFile, name_beside
 
 _FAILURES: Final = (OSError, RuntimeError, ValueError)
 """What hdfs-native raises."""
@@ -56,17 +55,15 @@ class HdfsFileStore:
             self._client.mkdirs(self._full(name), create_parent=True)
 
     def put(self, name: str, data: bytes) -> None:
-        with self._errors(name, "written"):
-            self._client.rename(self._write_beside(name, data), self._full(name), overwrite=True)
+        with self._errors(name, "written"), self._written_beside(name, data) as temporary:
+            self._client.rename(temporary, self._full(name), overwrite=True)
 
     def put_if_absent(self, name: str, data: bytes) -> str | None:
         with self._errors(name, "created"):
-            temporary = self._write_beside(name, data)
             try:
-                self._client.rename(temporary, self._full(name), overwrite=False)
+                with self._written_beside(name, data) as temporary:
+                    self._client.rename(temporary, self._full(name), overwrite=False)
             except _FAILURES:  # it may have been renamed, and the answer was lost
-                with suppress(*_FAILURES):
-                    self._client.delete(temporary)
                 found = self._whole(name)
                 if found is None:
                     raise
@@ -157,13 +154,19 @@ class HdfsFileStore:
         options = hdfs_native.WriteOptions(overwrite=True, create_parent=True)
         return self._client.create(self._full(name), options)
 
-    def _write_beside(self, name: str, data: bytes) -> str:
-        """Write a new file in the same folder, under a name that listings ignore; returns it."""
-        folder, _, last = name.rpartition("/")
-        temporary = "/".join(filter(None, [folder, f".{last}.{uuid.uuid4().hex[:8]}.part"]))
-        with self._create(temporary) as file:
-            file.write(data)
-        return self._full(temporary)
+    @contextmanager
+    def _written_beside(self, name: str, data: bytes) -> Iterator[str]:
+        """Write a new file in the same folder (`name_beside`), which is removed where the block
+        fails. Returns its whole path.
+        """
+        temporary = name_beside(name)
+        try:
+            with self._create(temporary) as file:
+                file.write(data)
+            yield self._full(temporary)
+        except BaseException:
+            self.delete([temporary])
+            raise
 
     def _whole(self, name: str) -> bytes | None:
         try:

@@ -29,6 +29,7 @@ from tidelog.errors import (
     TidelogError,
     message_without_values,
 )
+from tidelog.outputs.base.file_store import is_beside
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.deletion_vectors import location_in
@@ -37,6 +38,7 @@ from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.delta_log.actions import TableMetadata
 from tidelog.outputs.lake.delta_log.commits import tombstones
 from tidelog.outputs.lake.delta_log.table_state import (
+    LOG_FOLDER,
     REMOVED_FILES,
     CheckpointFiles,
     TableState,
@@ -313,7 +315,9 @@ class Sweep:
         self._since_ms = since_ms
         self._stopped = stopped
         self._partitions = partitions = partition_folders(copy.metadata)
-        self._files = copy.store.all_files(lambda folder: is_hidden(folder, partitions))
+        self._files = copy.store.all_files(
+            lambda folder: folder != LOG_FOLDER and is_hidden(folder, partitions)
+        )
         self._removed = self._bytes = 0
 
     def take_turn(self, files: TableFiles) -> None:
@@ -326,10 +330,9 @@ class Sweep:
             for file in self._files:
                 if self._stopped.is_set():
                     return
-                if (
-                    file.modified_ms < self._since_ms
-                    and file.name not in needed
-                    and not is_hidden(file.name, self._partitions)
+                if file.modified_ms < self._since_ms and (
+                    is_beside(file.name)
+                    or (file.name not in needed and not is_hidden(file.name, self._partitions))
                 ):
                     doomed.append(file.name)
                     self._bytes += file.size

@@ -78,7 +78,8 @@ def test_a_file_keeps_its_statistics_partition_and_place(location: str) -> None:
 def test_a_file_elsewhere_keeps_the_path_that_the_metadata_have() -> None:
     for path in ("/other/a b.parquet", "s3a://b/x/y.parquet"):
         given = {
-            "spec-id": 0, "file-path": path, "file-size-in-bytes": 1, "record-count": 1,
+            "spec-id": 0, "file-format": "parquet", "file-path": path,
+            "file-size-in-bytes": 1, "record-count": 1,
         }  # fmt: skip
         file = file_of(given, (), {0: []}, {}, "/lake/t")
         assert iceberg_path(file, "/lake/t") == path

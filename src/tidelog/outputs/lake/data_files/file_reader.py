@@ -263,7 +263,7 @@ class DataFileReader:
         rows: np.ndarray | None = None,
     ) -> pa.Table:
         """Return rows by the table's names and types: a column that the file does not have is
-        null, a narrower type is widened, values of the partition are columns.
+        its default, a narrower type is widened, values of the partition are columns.
 
         Args:
             file: a file of the table.
@@ -388,7 +388,10 @@ class DataFileReader:
             value = partition_value(file.partition_values.get(column.physical), column.type)
             return pa.chunked_array([pa.repeat(value, count)])
         if column.name not in stored:
-            return pa.chunked_array([pa.nulls(count, column.type)])
+            default = column.default
+            return pa.chunked_array(
+                [pa.nulls(count, column.type) if default is None else pa.repeat(default, count)]
+            )
         values = found.column(stored[column.name])
         if format_of(self._layout).by_id and column.stored is not None:
             values = _members_by_id(values, column.stored)

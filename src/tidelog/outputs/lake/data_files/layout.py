@@ -198,6 +198,8 @@ class FileColumn:
         nullable: whether it may be null.
         stored: its type in files where that differs from ``type``: structs whose members have
             other names there.
+        default: its value in files that were written before it was added; None: null.
+        written: its value in new rows that bring none; None: null.
     """
 
     name: str
@@ -206,6 +208,8 @@ class FileColumn:
     field_id: int | None = None
     nullable: bool = True
     stored: pa.DataType | None = None
+    default: pa.Scalar | None = None
+    written: pa.Scalar | None = None
 
     @property
     def file_field(self) -> pa.Field:

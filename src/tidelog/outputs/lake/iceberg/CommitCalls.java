@@ -19,8 +19,12 @@ import org.apache.iceberg.RewriteFiles;
 import org.apache.iceberg.RowDelta;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.SnapshotRef;
+import org.apache.iceberg.Table;
 import org.apache.iceberg.TableMetadata;
+import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.catalog.Catalog;
+import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.exceptions.ValidationException;
 import org.apache.iceberg.hadoop.HadoopFileIO;
 import org.apache.iceberg.io.InputFile;
 import org.apache.iceberg.io.OutputFile;
@@ -56,6 +60,29 @@ public final class CommitCalls {
     }
   }
 
+  /** A table. */
+  public Table load(Catalog catalog, TableIdentifier name) {
+    try {
+      return catalog.loadTable(name);
+    } catch (IllegalArgumentException unknown) {
+      throw unreadable(unknown);
+    }
+  }
+
+  /** The newest metadata of a table. */
+  public TableMetadata refresh(TableOperations table) {
+    try {
+      return table.refresh();
+    } catch (IllegalArgumentException unknown) {
+      throw unreadable(unknown);
+    }
+  }
+
+  /** Of metadata that the library can't parse. PySpark hides the class of the cause. */
+  private static RuntimeException unreadable(IllegalArgumentException cause) {
+    return new ValidationException(cause, "unknown metadata", new Object[0]);
+  }
+
   /** The parts of a table's metadata that a batch needs, as JSON. */
   public String describe(TableMetadata base) throws IOException {
     Map found = new LinkedHashMap();
@@ -69,6 +96,7 @@ public final class CommitCalls {
     found.put("summary", main == null ? null : base.snapshot(main.snapshotId()).summary());
     found.put("branches", new ArrayList(base.refs().keySet()));
     found.put("properties", base.properties());
+    found.put("encrypted", Boolean.valueOf(!base.encryptionKeys().isEmpty()));
     return JsonUtil.mapper().writeValueAsString(found);
   }
 

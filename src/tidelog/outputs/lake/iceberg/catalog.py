@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _ABSENT: Final = (f"{EXCEPTIONS}NoSuchTableException", f"{EXCEPTIONS}NoSuchNamespaceException")
 _OTHER: Final = f"{EXCEPTIONS}NoSuchIcebergTableException"  # of a Hive Metastore
 _EXISTS: Final = f"{EXCEPTIONS}AlreadyExistsException"
+_UNKNOWN: Final = f"{EXCEPTIONS}ValidationException"  # see ``CommitCalls.java``
 _OWN: Final = "tidelog_"
 # The tables of a JDBC catalog (`org.apache.iceberg.jdbc.JdbcUtil`), in a database that keeps names.
 _JDBC_TABLES: Final = ("iceberg_tables", "iceberg_namespace_properties")
@@ -182,7 +183,7 @@ class IcebergCatalog:
     def _load(self, parts: Sequence[str]) -> IcebergState | None:
         with library_errors(".".join(parts)):
             try:
-                table = self._catalog.loadTable(self._identifier(parts))
+                table = self._library.calls.load(self._catalog, self._identifier(parts))
             except Py4JJavaError as error:
                 if class_of(error) in _ABSENT:
                     return None
@@ -191,6 +192,12 @@ class IcebergCatalog:
                         f"{'.'.join(parts)} of the catalog is no Iceberg table: drop it, or send "
                         "the table elsewhere by a step `route`"
                     ) from None
+                if class_of(error) == _UNKNOWN:
+                    raise TableLeftOutError(
+                        f"{'.'.join(parts)} of the catalog has metadata that Iceberg's library "
+                        f"can't read ({reason_of(error)}): update Tidelog, or move the table away "
+                        "and dump it again"
+                    ) from error
                 raise
             found = IcebergState(self._library, table)
         self._on_location(found.location)

@@ -104,6 +104,11 @@ def file_of(
         columns: the table's columns by their field ids.
         location: the table's.
     """
+    if (kind := found["file-format"].lower()) != "parquet":
+        raise TableLeftOutError(
+            f"{location} has data files of format {kind}, which Tidelog can't read: let their "
+            "writer rewrite them as Parquet, or move the table away and dump it again"
+        )
     path, tags = own_path(found["file-path"], location)
     return IcebergFile(
         path,

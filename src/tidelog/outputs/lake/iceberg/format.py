@@ -136,13 +136,11 @@ class IcebergFormat:
         return writer(store, self.location)
 
     def partition_keys(self, rows: pa.Table, layout: FileLayout) -> Mapping[str, pa.Array]:
-        del layout
-        return {
-            str(each.id): partition_keys(
-                rows[each.partition.column].combine_chunks(), each.partition
-            )
-            for each in self.fields
-        }
+        found = {}
+        for each in self.fields:
+            column = each.partition.column or layout.columns[0].name  # "": of void, it is gone
+            found[str(each.id)] = partition_keys(rows[column].combine_chunks(), each.partition)
+        return found
 
     def partition_values(
         self, keys: Mapping[str, pa.Array], layout: FileLayout

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import time
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +25,7 @@ _TRANSFORM = re.compile(r"(year|month|day|hour)s?\((.+)\)|(bucket|truncate)\((\d
 _KEPT_TRANSFORM = re.compile(r"(year|month|day|hour)|(bucket|truncate)\[(\d+)\]")
 _YEAR = re.compile(r"(-?)(\d+)")
 _UNITS = {"years": "Y", "months": "M", "days": "D", "hours": "h"}
+KNOWN_TRANSFORMS = ("", *_UNITS, "bucket", "truncate", "void")
 _NAMES = {"bucket": "_bucket", "truncate": "_trunc"}
 
 
@@ -77,9 +79,7 @@ class Partition:
 
 
 def partition_keys(values: pa.Array, partition: Partition) -> pa.Array:
-    """Return the partition's value for each value of its column. Raises OutputRefusedError for a
-    transform that this version does not know.
-    """
+    """Return the partition's value for each value of its column, by one of `KNOWN_TRANSFORMS`."""
     if not partition.transform:
         return values
     if unit := _UNITS.get(partition.transform):
@@ -89,12 +89,7 @@ def partition_keys(values: pa.Array, partition: Partition) -> pa.Array:
         return _buckets(values, width)
     if partition.transform == "truncate":
         return _truncated(values, width)
-    if partition.transform == "void":
-        return pa.nulls(len(values), pa.int32())
-    raise OutputRefusedError(
-        f"a partition of the table is {partition.transform} of {partition.column}, which this "
-        "version of Tidelog does not know. Update Tidelog."
-    )
+    return pa.nulls(len(values), pa.int32())
 
 
 def _times(values: pa.Array, unit: str) -> pa.Array:
@@ -238,6 +233,22 @@ def value_json(key: pa.Array) -> str | None:
             "partition by another column"
         )
     return json.dumps(value, ensure_ascii=False)
+
+
+def json_value(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return a value that Iceberg serialized as JSON; raise ValueError if it is no such type's."""
+    if pa.types.is_nested(kind):
+        raise ValueError("a value of a nested type")
+    if pa.types.is_date32(kind):
+        return pa.scalar(np.datetime64(value, "D").astype(int), pa.int32()).cast(kind)
+    if pa.types.is_timestamp(kind):
+        moment = np.datetime64(value.removesuffix("+00:00"), "us")
+        return pa.scalar(moment.astype(int), pa.int64()).cast(kind)
+    if pa.types.is_time(kind):
+        return pa.scalar(time.fromisoformat(value), kind)
+    if pa.types.is_decimal(kind):
+        return pa.scalar(Decimal(value), kind)
+    return pa.scalar(bytes.fromhex(value) if pa.types.is_binary(kind) else value, kind)
 
 
 def _iso(moment: np.datetime64) -> str:

@@ -219,14 +219,14 @@ class IcebergState:
     @_named
     def refresh(self) -> None:
         """Read it again."""
-        self._set_base(self._operations.refresh())
+        self._set_base(self._library.calls.refresh(self._operations))
 
     def follow(self) -> bool:
         """Read what was committed since. False: the table is gone, or another one is in its place,
         or the catalog does not answer.
         """
         try:
-            self._set_base(self._operations.refresh())
+            self._set_base(self._library.calls.refresh(self._operations))
         except Py4JError:
             return False
         return True
@@ -250,6 +250,9 @@ class IcebergState:
     def properties(self, prefix: str) -> dict[str, str]:
         """The properties whose names begin with ``prefix``."""
         return {n: v for n, v in self._parts["properties"].items() if n.startswith(prefix)}
+
+    def is_encrypted(self) -> bool:
+        return bool(self._parts["encrypted"]) or self.property("encryption.key-id") is not None
 
     def head(self) -> int | None:
         """The newest snapshot that readers see; None if there is none."""

@@ -66,8 +66,9 @@ from tidelog.outputs.lake.data_files.layout import (
 )
 from tidelog.outputs.lake.data_files.parquet_files import has_bounds
 from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
+from tidelog.outputs.lake.iceberg.features import DEFAULTS, check_supported, support_inputs
 from tidelog.outputs.lake.iceberg.format import IcebergFormat, PartitionField
-from tidelog.outputs.lake.iceberg.partitioning import Partition
+from tidelog.outputs.lake.iceberg.partitioning import Partition, json_value
 from tidelog.outputs.lake.iceberg.state import (
     AddedColumn,
     IcebergState,
@@ -185,6 +186,7 @@ class IcebergTable(LakeTable):
         self._branch = branch
         self._found: IcebergState | None = None
         self._loaded_at = 0.0
+        self._supported: object = None  # what the last check depends on
         self._fields: list[Mapping[str, Any]] = []  # columns, of the schema of this id
         self._of_schema: tuple[str, int] | None = None
         self._files: dict[str, DataFile] = {}  # of the snapshot of this table
@@ -203,7 +205,13 @@ class IcebergTable(LakeTable):
         is_old = now - self._loaded_at >= RELOAD_S
         if self._found is None or is_old or not self._found.follow():
             self._found, self._loaded_at = self._catalog.load(self._parts), now
-        return self._found is not None
+        if self._found is None:
+            return False
+        if self._supported != (inputs := support_inputs(self._found)):
+            check_supported(self._found, self.location)
+            self._file_columns()  # checks their types and defaults
+            self._supported = inputs
+        return True
 
     def committed(self, application: str) -> int | None:
         found = self._state.property(committed_property(application))
@@ -300,6 +308,7 @@ class IcebergTable(LakeTable):
         found = []
         for each in self._declared():
             _, kind, stored = self._kinds(each["type"], each["name"])
+            default, written = (self._default(each, name, kind) for name in DEFAULTS)
             found.append(
                 FileColumn(
                     name=str(each["name"]),
@@ -308,9 +317,20 @@ class IcebergTable(LakeTable):
                     field_id=int(each["id"]),
                     nullable=not each.get("required", False),
                     stored=stored if pa.types.is_nested(kind) else None,
+                    default=default,
+                    written=written,
                 )
             )
         return tuple(found)
+
+    def _default(self, column: Mapping[str, Any], name: str, kind: pa.DataType) -> pa.Scalar | None:
+        try:
+            return None if column.get(name) is None else json_value(column[name], kind)
+        except (ValueError, TypeError, ArithmeticError):
+            raise TableLeftOutError(
+                f"{self.location}: the {name} of column {column['name']} can't be read as {kind}: "
+                "drop the column, or move the table away and dump it again"
+            ) from None
 
     def _kinds(self, kind: Any, column: str) -> tuple[DataType, pa.DataType, pa.DataType]:
         """Return Spark's type, Arrow's, and Arrow's with the ids of members, as files have it."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
+from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.look_up import FoundRows
 from tidelog.outputs.lake.data_files.parquet_files import FULL_BYTES, ParquetFileWriter
 from tidelog.outputs.lake.settling.changes import (
@@ -93,7 +93,7 @@ def build_rows(
         elif name == layout.deleted:
             columns.append(pa.array(np.zeros(len(chosen), np.bool_)))
         elif name not in given.column_names:
-            columns.append(old.column(name).take(pa.array(base, mask=base < 0)))
+            columns.append(kept_values(old, column, base))
         elif name in changes.missing and (is_absent := changes.missing[name][chosen]).any():
             both = pa.chunked_array(
                 [*given.column(name).chunks, *old.column(name).chunks], column.type
@@ -103,6 +103,16 @@ def build_rows(
         else:
             columns.append(given.column(name))
     return pa.Table.from_arrays(columns, schema=layout.schema)
+
+
+def kept_values(old: pa.Table, column: FileColumn, at: Int64s) -> pa.ChunkedArray:
+    """Return a column's values of the rows of ``old`` at these positions; -1: what a new row has
+    that brings none.
+    """
+    values = old.column(column.name).take(pa.array(at, mask=at < 0))
+    return (
+        values if column.written is None else pc.if_else(pa.array(at >= 0), values, column.written)
+    )
 
 
 def mark_deleted(old: pa.Table, layout: FileLayout, versions: Int64s | None = None) -> pa.Table:

@@ -45,7 +45,13 @@ from tidelog.outputs.lake.settling.history import (
     StateRows,
     states_of,
 )
-from tidelog.outputs.lake.settling.rows import RowBuffer, RowPositions, VersionBounds, is_closed
+from tidelog.outputs.lake.settling.rows import (
+    RowBuffer,
+    RowPositions,
+    VersionBounds,
+    is_closed,
+    kept_values,
+)
 from tidelog.outputs.lake.settling.settle import ChangeFeedWriter, SettledChanges, bitmap_of
 from tidelog.spark.formats.shapes import EVENT_SOURCE
 
@@ -353,15 +359,16 @@ def _rows(
         VALID_FROM_VERSION: pa.array(began, mask=began == NO_VERSION),
         **_endings(states.valid_to, states.to_version),
     }
-    first, kept = pa.array(states.first), pa.array(of_old, mask=is_new)
+    first, kept = pa.array(states.first), np.where(is_new, -1, of_old)
     columns = []
-    for name in layout.schema.names:
+    for column in layout.columns:
+        name = column.name
         if name in own:
             columns.append(own[name])
         elif name in values.column_names:
             columns.append(values.column(name).take(first))
         else:
-            columns.append(old.rows.column(name).take(kept))
+            columns.append(kept_values(old.rows, column, kept))
     return pa.Table.from_arrays(columns, schema=layout.schema)
 
 

@@ -320,10 +320,10 @@ def _append_changes(work: AppendWork) -> SettleResult:
     if work.rows is not None:
         shape = shapes.typed(work.rows.schema, None)
         for batch in read_range(work.rows, "typed", shape):
-            added.add(_to_table(batch, table.layout.schema))
+            added.add(_to_table(batch, table.layout))
             count += batch.num_rows
     if work.dumps:
-        added.add(_to_table(_complete_dumps(work), table.layout.schema))
+        added.add(_to_table(_complete_dumps(work), table.layout))
     settled = SettledChanges(added.close(), {}, (), count)
     failpoints.hit("output.task.written")
     failpoints.hit("output.task.committed")
@@ -346,10 +346,14 @@ def _complete_dumps(work: AppendWork) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def _to_table(rows: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+def _to_table(rows: pa.RecordBatch, layout: FileLayout) -> pa.Table:
     """Return ``rows`` by the table's names, which may differ by case, and its types, which fit all
-    values; missing columns are null.
+    values; missing columns are null, or as the table says.
     """
+    given, schema = {name.lower() for name in rows.schema.names}, layout.schema
+    for column in layout.columns:
+        if column.written is not None and column.name.lower() not in given:
+            rows = rows.append_column(column.name, pa.repeat(column.written, len(rows)))
     found = _cast_to(pa.StructArray.from_arrays(rows.columns, rows.schema.names), pa.struct(schema))
     return pa.Table.from_batches([pa.RecordBatch.from_struct_array(found)], schema)
 

@@ -1,0 +1,216 @@
+"""What users do to Iceberg tables by format 3: defaults of columns are read and written, and what
+Tidelog does not know leaves the table out by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.iceberg_catalogs.conftest import Delivered
+from tests.integration.iceberg_catalogs.test_readers import metadata, read
+from tests.support.iceberg_readers import by_duckdb
+
+from tidelog.outputs.lake import table as lake_table
+from tidelog.outputs.lake.iceberg.output import IcebergOutput
+from tidelog.state.sqlite import SqliteState
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+CATALOG = {"type": "hadoop"}
+DEFAULTS = {
+    "whole": ("int", 5),
+    "big": ("long", -(2**40)),
+    "real": ("float", 0.5),
+    "double": ("double", -2.25),
+    "yes": ("boolean", True),
+    "text": ("string", "é"),
+    "empty": ("string", ""),
+    "money": ("decimal(10,2)", Decimal("-1.50")),
+    "bytes": ("binary", b"\x00\xff"),
+    "day": ("date", date(1960, 1, 2)),
+    "local": ("timestamp", datetime(1999, 12, 31, 23, 59, 59, 123456)),
+    "moment": ("timestamptz", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)),
+}
+
+
+class Table:
+    """``public.t`` of an output, to be altered as by its users."""
+
+    def __init__(self, output: IcebergOutput) -> None:
+        catalog = output._catalog
+        self.jvm = catalog._jvm
+        self.table = catalog._catalog.loadTable(catalog._identifier(("public", "t")))
+
+    def kind(self, name: str) -> Any:
+        return self.jvm.org.apache.iceberg.types.Types.fromPrimitiveString(name)
+
+    def literal(self, name: str, value: Any) -> Any:
+        of = self.jvm.org.apache.iceberg.expressions.Literal.of
+        if name == "binary":
+            return of(self.jvm.java.nio.ByteBuffer.wrap(value))
+        if isinstance(value, datetime):
+            return of(value.isoformat()).to(self.kind(name))
+        is_text = isinstance(value, date | Decimal | str)
+        return of(str(value) if is_text else value).to(self.kind(name))
+
+    def add(self, name: str, kind: str, default: Any, *, within: str | None = None) -> None:
+        update = self.table.updateSchema()
+        literal = self.literal(kind, default)
+        update.addColumn(within, name, self.kind(kind), "", literal).commit()
+
+
+def kept(delivered: Delivered) -> SqliteState:
+    return SqliteState(f"sqlite:///{delivered.warehouse.removeprefix('file://')}.db")
+
+
+def filled(delivered: Delivered, **options: Any) -> tuple[Any, IcebergOutput]:
+    """Three rows of ``public.t`` in a table of format 3, and an output that has it open."""
+    built = delivered.built
+    schema = built.table("public.t", {"id": "int64", "v": "text"})
+    for number in range(1, 4):
+        built.insert(schema, str(number), f"v{number}")
+    built.flush()
+    output = delivered.output(CATALOG, state=kept(delivered), format_version=3, **options)
+    output.prepare(built.log.generation)
+    delivered.write(output)
+    return schema, output
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_a_default_of_a_column_stays_in_old_rows_and_comes_into_new_ones(
+    delivered: Delivered, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through updates, rewrites and compaction; others read it from files that do not have it."""
+    schema, output = filled(delivered, mode=mode)
+    table, built = Table(output), delivered.built
+    for name, (kind, value) in DEFAULTS.items():
+        table.add(name, kind, value)
+    wanted = {name: value for name, (_, value) in DEFAULTS.items()}
+    rows = [{"id": n, "v": f"v{n}", **wanted} for n in (1, 2, 3)]
+    assert read(delivered) == rows
+    built.update(schema, "1", "new")
+    built.insert(schema, "4", "v4")
+    built.flush()
+    monkeypatch.setattr(lake_table, "FILES_OF_A_TIER", 2)
+    delivered.write(output)
+    output.close()
+    rows = [{**rows[0], "v": "new"}, *rows[1:], {**rows[0], "id": 4, "v": "v4"}]
+    assert read(delivered) == rows
+    assert not output.left_out_tables()
+
+
+@pytest.mark.parametrize("holds", ["changes", "history"])
+def test_a_default_comes_into_new_rows_of_changes_and_of_history(
+    delivered: Delivered, holds: str
+) -> None:
+    schema, output = filled(delivered, holds={"*.*": holds})
+    Table(output).add("more", "int", 7)
+    delivered.built.update(schema, "1", "new")
+    delivered.built.insert(schema, "4", "v4")
+    delivered.built.flush()
+    delivered.write(output)
+    output.close()
+    order = "version" if holds == "changes" else "id"
+    found = by_duckdb(metadata(delivered, "public/t"), order)
+    assert [row["more"] for row in found] == [7] * 5
+
+
+def _partition_by_member(table: Table) -> None:
+    types = table.jvm.org.apache.iceberg.types.Types
+    member = types.NestedField.optional(99, "m", types.IntegerType.get())
+    fields = table.jvm.java.util.ArrayList()
+    fields.add(member)
+    table.table.updateSchema().addColumn("s", types.StructType.of(fields)).commit()
+    table.table.updateSpec().addField("s.m").commit()
+
+
+def _default_of_member(table: Table) -> None:
+    _partition_by_member(table)
+    table.table.updateSpec().removeField("s.m").commit()
+    table.add("d", "int", 5, within="s")
+
+
+def _of_type(kind: str) -> Callable[[Table], None]:
+    def alter(table: Table) -> None:
+        update = table.table.updateSchema()
+        update.addColumn("strange", table.kind(kind)).commit()
+
+    return alter
+
+
+@pytest.mark.parametrize(
+    ("alter", "named"),
+    [
+        (_partition_by_member, r"a partition by a member of a column, s\.m.*DROP PARTITION FIELD"),
+        (_default_of_member, r"a default of s\.d.*Drop the member"),
+        (_of_type("geometry"), r"column strange is of type geometry.*drop the column"),
+        (_of_type("unknown"), r"column strange is of type unknown"),
+        (_of_type("timestamp_ns"), r"column strange is of type timestamp_ns"),
+    ],
+)
+def test_what_tidelog_does_not_know_leaves_the_table_out_by_name(
+    delivered: Delivered, alter: Callable[[Table], None], named: str
+) -> None:
+    _, output = filled(delivered)
+    alter(Table(output))
+    _refused(delivered, output, named)
+
+
+def _encrypted(found: dict[str, Any]) -> None:
+    key = {"key-id": "1", "encrypted-key-metadata": "YQ=="}
+    found["encryption-keys"] = [key]
+
+
+def _by_bucket_of_two(found: dict[str, Any]) -> None:
+    field = {"name": "b", "transform": "bucket[2]", "source-ids": [1, 2], "field-id": 1000}
+    found["partition-specs"].append({"spec-id": 1, "fields": [field]})
+    found["default-spec-id"] = 1
+
+
+def _newer(found: dict[str, Any]) -> None:
+    found["format-version"] = 9
+
+
+@pytest.mark.parametrize(
+    ("alter", "named"),
+    [
+        (_encrypted, "uses encryption"),
+        (_by_bucket_of_two, "a partition of several columns|metadata that Iceberg's library"),
+        (_newer, "metadata that Iceberg's library can't read.*update Tidelog"),
+    ],
+)
+def test_metadata_that_tidelog_does_not_know_leave_the_table_out(
+    delivered: Delivered, alter: Callable[[dict[str, Any]], None], named: str
+) -> None:
+    _, output = filled(delivered)
+    output.close()
+    newest = Path(metadata(delivered, "public/t"))
+    found = json.loads(newest.read_text())
+    alter(found)
+    version = int(newest.name[1:].split(".")[0]) + 1
+    newest.with_name(f"v{version}.metadata.json").write_text(json.dumps(found))
+    newest.with_name("version-hint.text").write_text(str(version))
+    _refused(delivered, delivered.output(CATALOG, state=kept(delivered)), named)
+
+
+def _refused(delivered: Delivered, output: IcebergOutput, named: str) -> None:
+    """It is that table's trouble: another one is written."""
+    other = delivered.built.table("public.other", {"id": "int64", "v": "text"})
+    delivered.built.insert(other, "1", "x")
+    delivered.built.flush()
+    try:
+        output.prepare(delivered.built.log.generation)
+        delivered.write(output)
+        left_out = dict(output.left_out_tables())
+    finally:
+        output.close()
+    assert list(left_out) == ["public.t"]
+    assert re.search(named, left_out["public.t"]), left_out
+    assert read(delivered, "public/other") == [{"id": 1, "v": "x"}]

@@ -375,15 +375,16 @@ def _default_of_ivy() -> str:
     Raises ValueError if there is no such Ivy. It is not run: Java knows no certificates of a
     company, and Python does.
     """
+    remedy = f"set {REPOSITORY_VARIABLE} to its URL, or give it in ~/.m2/settings.xml"
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
-        raise ValueError("pyspark, whose Ivy knows where it is, is not installed")
+        raise ValueError(f"pyspark, whose Ivy knows where it is, is not installed: {remedy}")
     for ivy in sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar")):
         with zipfile.ZipFile(ivy) as classes:
             found = re.search(rb"https://[\w./-]+/maven2/", classes.read(_IVY_CLASS))
         if found is not None:
             return found[0].decode()
-    raise ValueError("the installed pyspark has no Ivy, which knows where it is")
+    raise ValueError(f"the installed pyspark has no Ivy, which knows where it is: {remedy}")
 
 
 _IVY_CLASS = "org/apache/ivy/plugins/resolver/IBiblioResolver.class"

@@ -26,6 +26,8 @@ from tidelog.system import maven
 from tidelog.system.download_progress import Download, report_downloads
 from tidelog.system.maven import Jar
 
+DEFAULT_OF_IVY = maven._default_of_ivy
+
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -307,6 +309,15 @@ def test_a_directory_that_can_not_be_written_is_reported_with_what_it_lacks(offl
 def test_maven_central_is_where_spark_s_ivy_knows_it(offline: Path) -> None:
     put(offline / "central/org/made/up/1.0/up-1.0.jar", b"a jar")
     assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
+
+
+def test_without_spark_it_is_said_what_to_set(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maven, "_default_of_ivy", DEFAULT_OF_IVY)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"set TIDELOG_MAVEN_REPOSITORY to its URL, or .*settings"):
+        jars.delta_jars(offline / "cache")
 
 
 def test_the_ivy_of_the_installed_spark_knows_it() -> None:

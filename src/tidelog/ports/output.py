@@ -408,7 +408,7 @@ class Rejection:
 class TaskWriter(Protocol):
     """Writes one task's rows; runs on executors. Created on the driver and pickled to each task.
 
-    So connect in `open`. Derive from `tidelog.outputs.Writer`: then only `write` must be
+    So connect in `open`. Derive from `tidelog.ext.Writer`: then only `write` must be
     implemented.
 
     *A task may run twice, also at the same time (a retry, a speculative duplicate), and a batch may

@@ -87,7 +87,7 @@ class StandbyLogPoller(StandbyWork):
     """Polls the log now and then while this process stands by.
 
     Args:
-        place: the path or URL of the event log.
+        location: the path or URL of the event log.
         release_announced: whether the leader has announced its release; then the log is polled
             often.
     """

@@ -56,7 +56,7 @@ class FirstSource:
 
     Attributes:
         kind: as in the file.
-        place: its URL.
+        location: its URL.
         namespace: the one that the URL names; empty: all of the database.
     """
 
@@ -78,7 +78,7 @@ class FirstOutput:
         kind: as in the file.
         name: the kind's own default, or with a number behind it if an output has that already.
         option: the option that says where it writes.
-        place: that option's value.
+        location: that option's value.
     """
 
     kind: str

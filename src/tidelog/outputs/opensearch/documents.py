@@ -321,7 +321,7 @@ def joined_lines(
     Args:
         table: the rows' table.
         part: the table's part of the documents.
-        rows: keyed rows (see `tidelog.outputs.Writer`).
+        rows: keyed rows (see `tidelog.ext.Writer`).
         floor: the table's floor; lower versions are deleted.
         only: bool[n], the row may only update.
         at_ms: now.

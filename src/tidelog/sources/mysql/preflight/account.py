@@ -30,7 +30,7 @@ from tidelog.sources.mysql.stream.positions import log_status
 
 @dataclass(frozen=True)
 class CheckContext:
-    """The server to check, and the configuration.
+    """The server to check, and the configuration, whose options are those of `MySqlPreflight`.
 
     Attributes:
         url: the server, with the password.
@@ -38,7 +38,6 @@ class CheckContext:
         variables: the server's global variables, as text.
         server_id: Tidelog's own id.
         database_is_refused: whether the account may not use the URL's database.
-        others: see `MySqlPreflight`.
     """
 
     url: str = field(repr=False)

@@ -123,7 +123,7 @@ class TouchedTables:
 
     Attributes:
         objection: why captured tables can't be ruled out; None if they can.
-        below: captured tables whose rows foreign keys change with those of the named tables.
+        cascaded: captured tables whose rows foreign keys change with those of the named tables.
     """
 
     objection: str | None = None

@@ -69,13 +69,15 @@ def comparable(value: Any) -> Any:
 @dataclass(frozen=True)
 class Shape:
     """``key``, ``values``: columns and their kinds. The source adds, drops and brings back the
-    columns ``x`` and ``y``, widens ``n``, and does not tell ``v`` where that did not change.
+    columns ``x`` and ``y``, widens ``n`` where it ``widens``, and does not tell ``v`` where that
+    did not change.
     """
 
     key: Mapping[str, str]
     table: TableName = _TABLE
     values: Mapping[str, str] = field(default_factory=dict)
     partitions: tuple[str, ...] = ()
+    widens: bool = True
 
     @property
     def columns(self) -> dict[str, str]:
@@ -119,7 +121,7 @@ class RandomTable:
                 self._change_row()
         self.built.flush()
         if 0.06 < chance < 0.2:
-            self._dump()
+            self.dump()
 
     def change_columns(self) -> None:
         """Add, drop, bring back, widen; then drop and bring back."""
@@ -129,7 +131,7 @@ class RandomTable:
             del self.kinds["x"]
         else:
             self._add("x")
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.5 and self.shape.widens:
                 self.kinds["n"] = "int64"
         before, self.schema = self.schema, self._register()
         for name in set(self.schema.column_names) - set(before.column_names):
@@ -140,7 +142,8 @@ class RandomTable:
         for _, row in self.rows.values():
             row[column] = None
 
-    def _dump(self) -> None:
+    def dump(self) -> None:
+        """Log a dump of all rows."""
         began = self.built.dump_started(self.shape.table).first
         if self.rows:
             rows = [self._texts(texts, row) for texts, row in self.rows.values()]

@@ -701,10 +701,8 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         settled = [each.settled for each in results if each.settled is not None]
         shared = [each.settled for each in results if each.files is None and each.settled]
         changes += self._jobs.replace_dead_files(copy, shared)
-        added = FileChanges(tuple(file for each in settled for file in each.added), (), ())
-        fed = [file for each in settled for file in each.change_files]
-        start, end = write.since, write.work.end
-        copy.commit_settled([*changes, added], fed, self._application, start, end)
+        changes += [FileChanges(each.added, (), (), each.change_files) for each in settled]
+        copy.commit_settled(changes, self._application, write.since, write.work.end)
         self._written.append(self._tables[write.work.table])
 
     # ------------------------------------------------ maintenance

@@ -43,7 +43,7 @@ from tidelog.outputs.lake.data_files.keys import can_be_key
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import is_full
 from tidelog.outputs.lake.settling.rows import VersionBounds, is_closed, newest_version
-from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges
+from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.outputs.lake.settling.tasks import CopyFiles, RewriteWork
 from tidelog.ports import TargetTable
 from tidelog.system.version import check_format
@@ -294,7 +294,6 @@ class LakeTable(ABC):
     def commit_settled(
         self,
         changes: Sequence[FileChanges],
-        change_files: Sequence[ChangeFile],
         application: str,
         since: int | None,
         end: int,

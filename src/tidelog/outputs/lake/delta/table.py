@@ -42,7 +42,7 @@ from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
-from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, SettleOptions
+from tidelog.outputs.lake.settling.settle import FileChanges, SettleOptions
 from tidelog.outputs.lake.settling.tasks import CopyFiles
 from tidelog.outputs.lake.table import (
     COMMIT_TRIES,
@@ -386,17 +386,11 @@ class DeltaTable(LakeTable):
     def commit_settled(
         self,
         changes: Sequence[FileChanges],
-        change_files: Sequence[ChangeFile],
         application: str,
         since: int | None,
         end: int,
     ) -> None:
-        actions = self.actions(changes, data_change=True)
-        actions += [
-            log_actions.cdc(file.path, partition_values=file.partition_values, size=file.size)
-            for file in change_files
-        ]
-        self.commit(actions, application, since, end)
+        self.commit(self.actions(changes, data_change=True), application, since, end)
 
     def actions(self, changes: Sequence[FileChanges], *, data_change: bool) -> list[dict[str, Any]]:
         """Return a commit's actions for changed files."""
@@ -409,6 +403,10 @@ class DeltaTable(LakeTable):
                 found.append(log_actions.remove(before, at_ms=at_ms, data_change=data_change))
                 found.append(log_actions.add(after, data_change=data_change))
             found += [log_actions.add(file, data_change=data_change) for file in each.added]
+            found += [
+                log_actions.cdc(file.path, partition_values=file.partition_values, size=file.size)
+                for file in each.change_files
+            ]
         return found
 
     def commit(

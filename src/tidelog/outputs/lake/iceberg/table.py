@@ -76,7 +76,7 @@ from tidelog.outputs.lake.iceberg.state import (
     TableChange,
     with_spec,
 )
-from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, SettleOptions
+from tidelog.outputs.lake.settling.settle import FileChanges, SettleOptions
 from tidelog.outputs.lake.settling.tasks import CopyFiles
 from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
@@ -527,12 +527,10 @@ class IcebergTable(LakeTable):
     def commit_settled(
         self,
         changes: Sequence[FileChanges],
-        change_files: Sequence[ChangeFile],
         application: str,
         since: int | None,
         end: int,
     ) -> None:
-        del change_files  # Iceberg derives changes from snapshots
         committed = committed_property(application)
         if self.committed(application) != since:
             raise ConflictError(f"{self.location}: another driver wrote rows at the same time")

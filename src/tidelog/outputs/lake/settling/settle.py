@@ -323,11 +323,13 @@ class FileChanges:
         added: new files.
         removed: files that the table does not have any more.
         marked: pairs of a file before, and the same file with its new vector.
+        change_files: files of the change data feed.
     """
 
     added: tuple[DataFile, ...]
     removed: tuple[DataFile, ...]
     marked: tuple[tuple[DataFile, DataFile], ...]
+    change_files: tuple[ChangeFile, ...] = ()
 
 
 def replace_files(
@@ -383,10 +385,10 @@ def rewrite(
     cache: KeyIndexCache | None = None,
 ) -> FileChanges:
     """Rewrite the live rows of files into fewer files; as many as memory allows (256 MiB) are
-    sorted together.
+    sorted together. If rows or values are to be removed, a file that has none of them stays.
 
     Args:
-        files: the files, all of which are removed.
+        files: the files.
         store: the store of the table.
         layout: the table's layout.
         null_columns: columns whose values are removed; not from states that have ended.
@@ -396,6 +398,8 @@ def rewrite(
     """
     reader = DataFileReader(store, layout, _rows_of(cache, layout))
     added = _KeptRows(store, layout, cache)
+    feed = ChangeFeedWriter(store, layout) if layout.change_feed else None
+    removed: list[DataFile] = []
     for file in files:
         numbers = None
         if file.deleted_rows:
@@ -403,10 +407,27 @@ def rewrite(
                 ~_flags(BitMap(), reader.deleted_rows(file), _count(file, reader))
             )
         rows = reader.read(file, None, numbers)
-        if drop_deleted:
-            rows = live_rows(rows, layout.deleted)
-        added.add(with_nulls(rows, null_columns, layout))
-    return FileChanges(added.close(), tuple(files), ())
+        live = live_rows(rows, layout.deleted) if drop_deleted else rows
+        kept = with_nulls(live, null_columns, layout)
+        changed = _lost_values(live, kept, null_columns)
+        if (null_columns or drop_deleted) and len(live) == len(rows) and not changed.any():
+            continue
+        removed.append(file)
+        added.add(kept)
+        if feed is not None:
+            feed.add_updates(live.filter(pa.array(changed)), kept.filter(pa.array(changed)))
+            if drop_deleted:
+                feed.add_deletes(rows.filter(pa.array(flags_of(rows.column(layout.deleted)))))
+    return FileChanges(added.close(), tuple(removed), (), () if feed is None else feed.close())
+
+
+def _lost_values(before: pa.Table, after: pa.Table, columns: Sequence[str]) -> Bools:
+    """Return bool[n]: rows that have null in one of the columns, and had a value."""
+    lost = np.zeros(len(before), np.bool_)
+    for name in columns:
+        nulls = (rows.column(name).is_null().to_numpy() for rows in (before, after))
+        lost |= np.not_equal(*nulls)
+    return lost
 
 
 class _KeptRows:

@@ -21,8 +21,8 @@ import psycopg
 from tests.support.postgres_parts import log_reader
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch, Resume
+from tidelog.ports import NullRegistry
 
 TABLE = """
 CREATE TABLE orders (

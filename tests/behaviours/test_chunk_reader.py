@@ -25,9 +25,8 @@ from tidelog.errors import (
     ChunkTooSlowError,
     ChunkVoidError,
 )
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration

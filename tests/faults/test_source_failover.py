@@ -18,7 +18,7 @@ from tests.support.standby import PostgresStandby
 from tidelog import app
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConnectionLostError, PreflightError
-from tidelog.eventlog.schemas import NullRegistry
+from tidelog.ports import NullRegistry
 from tidelog.sources.postgres.connect import connect, connect_replication
 
 VERSIONS = [18, *(pytest.param(one, marks=pytest.mark.thorough) for one in (14, 15, 16, 17))]

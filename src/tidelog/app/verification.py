@@ -36,14 +36,21 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema, backticked
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
 from tidelog.outputs.delivery_settings import transform_steps
-from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, Digest, DigestReader, TargetTable
+from tidelog.ports import (
+    Catalogue,
+    ChunkReader,
+    ChunkRequest,
+    Digest,
+    DigestReader,
+    NullRegistry,
+    TargetTable,
+)
 from tidelog.results import RepairRequest, TableComparison, Verification
 from tidelog.state.opening import open_election, open_state, state_exists
 

@@ -47,9 +47,11 @@ from tidelog.ports.source import LastTransaction as LastTransaction
 from tidelog.ports.source import LeftOutColumns as LeftOutColumns
 from tidelog.ports.source import LogEvent as LogEvent
 from tidelog.ports.source import LogReader as LogReader
+from tidelog.ports.source import NullRegistry as NullRegistry
 from tidelog.ports.source import Published as Published
 from tidelog.ports.source import RelationNamed as RelationNamed
 from tidelog.ports.source import Retention as Retention
+from tidelog.ports.source import RowsEstimate as RowsEstimate
 from tidelog.ports.source import RowsUnlogged as RowsUnlogged
 from tidelog.ports.source import SchemaRegistry as SchemaRegistry
 from tidelog.ports.source import SchemaSeen as SchemaSeen

@@ -10,10 +10,17 @@ from typing import Any
 from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.codecs.mysql import types
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import Column
-from tidelog.ports import IdleAt, LogEvent, RowsUnlogged, SchemaSeen, SignalSeen, WatermarkSeen
+from tidelog.ports import (
+    IdleAt,
+    LogEvent,
+    NullRegistry,
+    RowsUnlogged,
+    SchemaSeen,
+    SignalSeen,
+    WatermarkSeen,
+)
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import log_end
 

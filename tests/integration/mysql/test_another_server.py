@@ -13,10 +13,9 @@ from tests.support.mysql import MySqlFamilyServer
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import parse_config
 from tidelog.errors import ConnectionLostError, SourceChangedError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkReader, ChunkRequest
+from tidelog.ports import ChunkReader, ChunkRequest, NullRegistry
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration

@@ -24,10 +24,9 @@ from tidelog.errors import (
     ChunkTooSlowError,
     ChunkVoidError,
 )
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry
 from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
 from tidelog.sources.mysql.chunks.reader import SQL_MODE, MySqlChunkReader
 from tidelog.sources.mysql.chunks.rows import row_texts

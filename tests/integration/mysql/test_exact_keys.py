@@ -18,12 +18,11 @@ from tidelog.codecs.mysql.cell_text import charset_texts
 from tidelog.codecs.mysql.cell_text.charset_texts import EXACT_TEXT_MARK
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.config import Config
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.json_formats import CloudEvents, Flat
-from tidelog.ports import ChunkRequest
+from tidelog.ports import ChunkRequest, NullRegistry
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.chunks.rows import row_texts
 from tidelog.state.opening import open_state

@@ -11,8 +11,7 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.errors import ChunkDeniedError
-from tidelog.eventlog.schemas import NullRegistry
-from tidelog.ports import MAX_SIGNAL_BYTES
+from tidelog.ports import MAX_SIGNAL_BYTES, NullRegistry
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 

@@ -12,10 +12,9 @@ from tests.integration.postgres.conftest import rows_of
 from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 
 from tidelog.codecs.mysql import types
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest
+from tidelog.ports import ChunkRequest, NullRegistry
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 

@@ -11,9 +11,8 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 from tests.support.mysql import MySqlFamilyServer
 
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import UnsupportedTableSeen
+from tidelog.ports import NullRegistry, UnsupportedTableSeen
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_tables

@@ -14,7 +14,7 @@ from tests.integration.mysql.log_capture import LogCapture, Row
 from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 from tidelog.errors import ConnectionLostError
-from tidelog.eventlog.schemas import NullRegistry
+from tidelog.ports import NullRegistry
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration

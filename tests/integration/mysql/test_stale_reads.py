@@ -11,9 +11,8 @@ import pytest
 from tests.integration.postgres.conftest import rows_of
 from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest
+from tidelog.ports import ChunkRequest, NullRegistry
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader

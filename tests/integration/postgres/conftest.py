@@ -14,10 +14,9 @@ import psycopg
 import pytest
 from tests.support.postgres_parts import log_reader
 
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch, RecordKind, Resume
 from tidelog.model.schema import TableName
-from tidelog.ports import IdleAt, LogEvent, SchemaSeen, WatermarkSeen
+from tidelog.ports import IdleAt, LogEvent, NullRegistry, SchemaSeen, WatermarkSeen
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 

@@ -22,9 +22,8 @@ from tests.integration.postgres.conftest import (
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest
+from tidelog.ports import ChunkRequest, NullRegistry
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader, create_slot_command
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect_replication

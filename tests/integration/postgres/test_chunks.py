@@ -11,10 +11,9 @@ import pytest
 from tests.integration.postgres.conftest import Capture, Row, rows_of
 
 from tidelog.errors import ChunkError, ChunkVoidError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 

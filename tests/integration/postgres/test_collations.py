@@ -14,7 +14,7 @@ from tests.integration.postgres.test_key_walk import walk, whole
 from tests.left_out import SAID
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.schemas import NullRegistry
+from tidelog.ports import NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration

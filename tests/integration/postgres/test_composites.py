@@ -13,10 +13,9 @@ from tests.integration.postgres.conftest import Capture, rows_of
 
 from tidelog.capture.catalogue_watch import changes_rows
 from tidelog.errors import ChunkBusyError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName, struct_of
-from tidelog.ports import ChunkRequest
+from tidelog.ports import ChunkRequest, NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration

@@ -13,9 +13,8 @@ import pytest
 from tidelog.control.plain_conditions import names
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkBusyError, ChunkError, ChunkRefusedError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest
+from tidelog.ports import ChunkRequest, NullRegistry
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 

@@ -17,9 +17,8 @@ from tidelog.codecs.postgres import server_texts
 from tidelog.codecs.postgres.server_texts import server_text
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest
+from tidelog.ports import ChunkRequest, NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 

@@ -10,9 +10,8 @@ import pytest
 from tests.integration.postgres.conftest import rows_of
 
 from tidelog.errors import ChunkRefusedError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.chunks.sql import PostgresChunkSql, operator_schemas
 

@@ -21,8 +21,7 @@ from tidelog.errors import (
     SourceChangedError,
     SourceError,
 )
-from tidelog.eventlog.schemas import NullRegistry
-from tidelog.ports import IdleAt
+from tidelog.ports import IdleAt, NullRegistry
 from tidelog.sources.findings import fix_script
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.stream.slots import SlotOwner

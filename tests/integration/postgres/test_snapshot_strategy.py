@@ -14,9 +14,8 @@ from tests.support.postgres_parts import publication_sql
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.chunks.watermarks import WalLayout

@@ -14,10 +14,9 @@ from tests.integration.postgres.conftest import PATIENCE_S
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import in_ranges
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest
+from tidelog.ports import ChunkRequest, NullRegistry
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 

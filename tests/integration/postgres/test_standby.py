@@ -26,10 +26,9 @@ from tidelog.errors import (
     PreflightError,
     SourceChangedError,
 )
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import Resume
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRequest, ChunkRows, SourceId
+from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry, SourceId
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks import digests as digests_module
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader

@@ -12,7 +12,7 @@ from tests.support.postgres_parts import preflight
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkDeniedError, PreflightError
-from tidelog.eventlog.schemas import NullRegistry
+from tidelog.ports import NullRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect

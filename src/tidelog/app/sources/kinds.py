@@ -28,6 +28,7 @@ from tidelog.ports import (
     KeyExtractor,
     LogReader,
     Published,
+    RowsEstimate,
     SchemaRegistry,
     Snapshotter,
     SourceId,
@@ -44,16 +45,6 @@ class SchemaOptions(TypedDict):
 
     keys: Mapping[str, Sequence[str]]
     exclude_columns: Sequence[str]
-
-
-class RowsEstimate(Protocol):
-    """An estimate of the ``rows`` of a table; ``basis`` names its source."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def basis(self) -> str: ...
 
 
 class Estimates(Protocol):

@@ -14,9 +14,8 @@ from tidelog.capture.dumps.store import OPTIONS_KEY
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkReader, ChunkRequest
+from tidelog.ports import ChunkReader, ChunkRequest, NullRegistry
 from tidelog.results import DumpPlan, NotDumped, PlanTotal, TablePlan
 from tidelog.state.opening import open_state, state_exists
 

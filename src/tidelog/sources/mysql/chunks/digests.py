@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import pymysql
@@ -20,10 +19,9 @@ from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ChunkBusyError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import Column, TableName, TableSchema, backticked
-from tidelog.ports import ChunkRequest, Digest
+from tidelog.ports import ChunkRequest, Digest, NullRegistry, RowsEstimate
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
 from tidelog.sources.mysql.chunks.reader import (
@@ -285,14 +283,6 @@ def _owned_gtids(connection: Connection) -> set[str]:
 ESTIMATE_TIMEOUT_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class MySqlRowsEstimate:
-    """The estimated ``rows`` of a table; ``basis`` names the source of the estimate."""
-
-    rows: int
-    basis: str
-
-
 class MySqlEstimates:
     """Gets estimates from the engine and the planner. Used by one thread. Raises ChunkError with
     what to do.
@@ -313,7 +303,7 @@ class MySqlEstimates:
         self._finder = MySqlSchemaFinder(keys, exclude_columns)
         self._connection: Connection | None = None
 
-    def rows(self, table: TableName, where: str | None) -> MySqlRowsEstimate | None:
+    def rows(self, table: TableName, where: str | None) -> RowsEstimate | None:
         """The estimated number of rows that a dump reads; None if there is no such table."""
         with chunk_errors(f"planning a dump of {table}"):
             connection = self._get_connection()
@@ -321,12 +311,12 @@ class MySqlEstimates:
             if storage is None or self._finder.find(connection, table) is None:
                 return None
             # InnoDB samples a few pages: the estimate may be off by half.
-            estimate = MySqlRowsEstimate(storage.estimated_rows, "the engine's statistics")
+            estimate = RowsEstimate(storage.estimated_rows, "the engine's statistics")
             if where is None:
                 return estimate
             share = _selectivity(connection, backticked(table.namespace, table.name), where)
             basis = f"{estimate.basis}; the condition's share by EXPLAIN"
-            return MySqlRowsEstimate(round(estimate.rows * share), basis)
+            return RowsEstimate(round(estimate.rows * share), basis)
 
     def close(self) -> None:
         if self._connection is not None:

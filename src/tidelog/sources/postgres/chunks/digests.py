@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
 from psycopg import pq
 
 from tidelog.errors import ChunkError
-from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import Column, TableName, TableSchema, double_quoted
-from tidelog.ports import ChunkRequest, Digest
+from tidelog.ports import ChunkRequest, Digest, NullRegistry, RowsEstimate
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import (
@@ -272,14 +270,6 @@ ORDER BY 5 DESC
 """
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresRowsEstimate:
-    """The estimated ``rows`` of a table by ``basis``: statistics, or a number of pages."""
-
-    rows: int
-    basis: str
-
-
 class PostgresEstimates:
     """Gets estimates from the catalogue and the planner, or from a few pages without statistics.
     Used by one thread. Its session is read-only. Raises ChunkError with what to do.
@@ -290,7 +280,7 @@ class PostgresEstimates:
         self._finder = finder
         self._connection: Connection | None = None
 
-    def rows(self, table: TableName, where: str | None) -> PostgresRowsEstimate | None:
+    def rows(self, table: TableName, where: str | None) -> RowsEstimate | None:
         """The estimated number of rows that a dump reads; None if there is no such table."""
         with chunk_errors(f"planning a dump of {table}"):
             connection = self._get_connection()
@@ -304,7 +294,7 @@ class PostgresEstimates:
                 connection, table_reference(found.schema, found.partitioned), where
             )
             basis = f"{estimate.basis}; the condition's share by EXPLAIN"
-            return PostgresRowsEstimate(round(estimate.rows * share), basis)
+            return RowsEstimate(round(estimate.rows * share), basis)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -317,7 +307,7 @@ class PostgresEstimates:
         return self._connection
 
 
-def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEstimate:
+def _size(connection: Connection, found: PostgresFoundTable) -> RowsEstimate:
     """Estimate like the server's planner: the last known density times the current
     number of pages.
     """
@@ -326,7 +316,7 @@ def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEsti
     rows = sum(tuples / pages * now for _, _, tuples, pages, now, _ in known)
     unknown = [leaf for leaf in leaves if leaf not in known and leaf[4] > 0]
     if not unknown:
-        return PostgresRowsEstimate(round(rows), "statistics")
+        return RowsEstimate(round(rows), "statistics")
     readable = [leaf for leaf in unknown if leaf[5]][:SAMPLED_LEAVES]
     if not readable:  # rights to a partitioned table are none to its partitions
         table = found.schema.table
@@ -335,7 +325,7 @@ def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEsti
     read_rows, read_pages = _sampled(connection, readable, only=readable[0] in leaves)
     density = read_rows / read_pages
     rows += density * sum(leaf[4] for leaf in unknown)
-    return PostgresRowsEstimate(round(rows), f"never analysed: from {round(read_pages):,} pages")
+    return RowsEstimate(round(rows), f"never analysed: from {round(read_pages):,} pages")
 
 
 def _sampled(

@@ -50,7 +50,7 @@ _NO_CREDENTIALS: Final = re.compile(r"https?://(?:169\.254\.169\.254|metadata\.g
 
 def storage_error(what: str, error: BaseException) -> StorageError:
     """The error for ``what``, which failed."""
-    reason = reason_of(error)
+    reason = store_error_text(error)
     if _WRONG_CLOCK.search(str(error)):
         return StorageError(
             f"{what}: the clock of this host differs too much from the store's, so all requests "
@@ -79,7 +79,7 @@ def storage_error(what: str, error: BaseException) -> StorageError:
     )
 
 
-def reason_of(error: BaseException) -> str:
+def store_error_text(error: BaseException) -> str:
     """The error's text without the client's internals and without the server's document: that of a
     rejected request may contain what was signed, a session's token included.
     """
@@ -406,7 +406,7 @@ def _open_client(url: str, options: tuple[tuple[str, str], ...], _process: int) 
             url, config=config, client_options={**_CLIENT, **client}, retry_config=_RETRY
         )
     except refusals.BaseError as error:
-        raise UsageError(f"{url}: {reason_of(error)}") from None
+        raise UsageError(f"{url}: {store_error_text(error)}") from None
 
 
 def _client_value(value: str) -> bool | str:

@@ -32,7 +32,7 @@ def file_errors(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
     except passed:
         raise
     except OSError as error:
-        raise OutputError(f"{name} can't be {what}: {reason_of(error)}") from error
+        raise OutputError(f"{name} can't be {what}: {os_error_text(error)}") from error
 
 
 def name_beside(name: str) -> str:
@@ -48,7 +48,7 @@ def is_beside(name: str) -> bool:
     return re.search(r"(?:^|/)\.[^/]+\.[0-9a-f]{8}\.part$", name) is not None
 
 
-def reason_of(error: OSError) -> str:
+def os_error_text(error: OSError) -> str:
     """Return the system's text for an error, without paths."""
     return os.strerror(error.errno) if error.errno else type(error).__name__
 

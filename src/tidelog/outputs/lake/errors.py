@@ -18,7 +18,7 @@ from tidelog.spark.sessions import errors
 _GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
 
 
-def reason_of(error: Exception) -> str:
+def error_class_of(error: Exception) -> str:
     """Return an error's type and Spark's error class, or Java's classes; not its text, which may
     contain values.
     """

@@ -44,7 +44,7 @@ from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.outputs.base.targets import with_types
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.data_files.disk_cache import CACHE_BYTES
-from tidelog.outputs.lake.errors import left_out_error, reason_of
+from tidelog.outputs.lake.errors import error_class_of, left_out_error
 from tidelog.outputs.lake.jobs import CopyWrite, LakeJobs, TableWork, files_of, set_key
 from tidelog.outputs.lake.settling.reading import FileRows, bounds_of, file_rows, frame_of
 from tidelog.outputs.lake.settling.settle import FileChanges
@@ -587,7 +587,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
                 raise ours from error
             if (known := jvm_error(error)) is not None:
                 raise known from error
-            reason = reason_of(error)
+            reason = error_class_of(error)
             places = ", ".join(self._table(work.table).location for work in works)
             tables = ", ".join(str(work.table) for work in works)
             start, end = min(each.start for each in works), max(each.end for each in works)
@@ -731,7 +731,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
                 for copy in copies:
                     self._compact([copy])
                 return
-            reason = error if isinstance(error, TidelogError) else reason_of(error)
+            reason = error if isinstance(error, TidelogError) else error_class_of(error)
             logger.warning("%s: small files were not compacted: %s", copies[0].location, reason)
 
     def _commit_compaction(

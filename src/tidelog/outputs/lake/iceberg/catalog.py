@@ -22,7 +22,7 @@ from tidelog.errors import AccessRefusedError, TableLeftOutError, UsageError
 from tidelog.eventlog.storage import provide_options
 from tidelog.model.option_values import is_jdbc_catalog, is_object_store
 from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
-from tidelog.outputs.lake.errors import reason_of
+from tidelog.outputs.lake.errors import error_class_of
 from tidelog.outputs.lake.iceberg.state import (
     EXCEPTIONS,
     IcebergLibrary,
@@ -195,8 +195,8 @@ class IcebergCatalog:
                 if class_of(error) == _UNKNOWN:
                     raise TableLeftOutError(
                         f"{'.'.join(parts)} of the catalog has metadata that Iceberg's library "
-                        f"can't read ({reason_of(error)}): update Tidelog, or move the table away "
-                        "and dump it again"
+                        f"can't read ({error_class_of(error)}): update Tidelog, or move the table "
+                        "away and dump it again"
                     ) from error
                 raise
             found = IcebergState(self._library, table)
@@ -245,7 +245,8 @@ class IcebergCatalog:
                     except Py4JJavaError as error:
                         raise UsageError(
                             f"its account may not write the catalog's table {table} "
-                            f"({reason_of(error)}): GRANT SELECT, INSERT, UPDATE, DELETE ON {table}"
+                            f"({error_class_of(error)}): GRANT SELECT, INSERT, UPDATE, DELETE ON "
+                            f"{table}"
                         ) from error
         return True
 

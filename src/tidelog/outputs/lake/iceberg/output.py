@@ -21,7 +21,7 @@ from tidelog.errors import OutputError, TidelogError, UsageError
 from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.contents import TableContents
-from tidelog.outputs.lake.errors import reason_of
+from tidelog.outputs.lake.errors import error_class_of
 from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog, catalog_of
 from tidelog.outputs.lake.iceberg.partitioning import Partition
 from tidelog.outputs.lake.iceberg.table import (
@@ -221,5 +221,5 @@ def _remove_snapshots(tables: Sequence[IcebergTable], before_ms: int, thin: bool
         try:
             copy.remove_snapshots(before_ms, thin=thin)
         except Exception as error:  # noqa: BLE001 - whatever the library raises
-            reason = error if isinstance(error, TidelogError) else reason_of(error)
+            reason = error if isinstance(error, TidelogError) else error_class_of(error)
             logger.warning("%s: old snapshots were not removed: %s", copy.location, reason)

@@ -23,7 +23,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from tidelog.errors import AccessRefusedError, OutputError, TableLeftOutError, UsageError
 from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.layout import FileColumn
-from tidelog.outputs.lake.errors import reason_of
+from tidelog.outputs.lake.errors import error_class_of
 from tidelog.outputs.lake.iceberg.files import (
     SPEC,
     DeleteFile,
@@ -72,15 +72,15 @@ def library_errors(where: str) -> Iterator[None]:
             raise known from error
         if _is_denied(error):
             raise AccessRefusedError(
-                f"{where}: the catalog denies access ({reason_of(error)}): check its credentials, "
-                "token and rights"
+                f"{where}: the catalog denies access ({error_class_of(error)}): check its "
+                "credentials, token and rights"
             ) from error
         if (file := _unreadable_file(error)) is not None:
             raise TableLeftOutError(
                 f"{where}: {file} of its metadata is missing or damaged: restore it, or roll "
                 "the table back to a snapshot before it, or move the table away and dump it again"
             ) from error
-        raise OutputError(f"{where}: the catalog failed: {reason_of(error)}") from error
+        raise OutputError(f"{where}: the catalog failed: {error_class_of(error)}") from error
 
 
 def _is_denied(error: Py4JJavaError) -> bool:

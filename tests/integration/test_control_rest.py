@@ -269,6 +269,17 @@ def test_log_and_pipelines_are_paused(config: Config, sql: psycopg.Connection[An
         assert client("POST", "/pipelines/a%20b/pause")[0] == 400
 
 
+def test_a_dump_of_a_partition_is_refused_with_the_table_to_name(
+    config: Config, sql: psycopg.Connection[Any]
+) -> None:
+    sql.execute("CREATE TABLE schema1.parted (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    sql.execute("CREATE TABLE schema1.low PARTITION OF schema1.parted FOR VALUES FROM (0) TO (9)")
+    with running(config) as (client, _capture):
+        _status, answer = client("POST", "/dumps?wait=10", {"tables": ["schema1.low"]})
+    said = "schema1.low is a partition of schema1.parted, which has its rows: name schema1.parted"
+    assert said in json.dumps(answer)
+
+
 def test_malformed_and_oversized_bodies_are_refused(shared: Client) -> None:
     assert shared("POST", "/dumps", raw=b"{")[1]["error"]["message"] == "the body is not JSON"
     status, answer = shared("POST", "/signals", raw=b" " * (16 << 20) + b"{}")

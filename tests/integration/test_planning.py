@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from tidelog.app import plan
+from tidelog.app import check, plan
+from tidelog.app.capture.run import Capture
 from tidelog.cli import main
 from tidelog.config import Config, parse_config
 from tidelog.errors import UsageError
@@ -163,3 +165,23 @@ def test_the_command_shows_a_table_and_json(
     out = capsys.readouterr().out
     assert json.loads(out.splitlines()[0])["total"]["tables"] == 6
     assert "tables: table=public.small rows=3" in out
+
+
+def test_a_partition_is_no_table_and_the_table_is_named(
+    config: Config, database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "public.parted_1 is a partition of public.parted, which has its rows: name"
+    with pytest.raises(UsageError, match=f"{said} public.parted$"):
+        plan(config, tables=["public.parted_1"])
+    text = _yaml(database).replace("['public.*']", "['public.parted_1', '!public.parted_2']")
+    named = parse_config(
+        text.replace("'public.parted_1'", "'*', 'public.parted_1'"), "t", tmp_path, {}
+    )
+    fixes = [each.fix for each in check(named) if each.check == "tables"]
+    assert f"{said} public.parted" in fixes
+    assert any(each.endswith("name !public.parted") for each in fixes)
+    with Capture(named):
+        deadline = time.monotonic() + 60
+        while f"{said} public.parted" not in caplog.text:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)

@@ -303,13 +303,19 @@ def test_commands_that_are_printed_or_logged_name_the_configuration(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = "`tidelog resume CONFIG --log` resumes it"
-    monkeypatch.setattr(terminal, "CONFIG_FILES", {"my shop.yaml"})
+    monkeypatch.setattr(terminal, "CONFIG_FILES", {"my shop.yaml": ""})
     terminal.print_sentence(said)
     terminal.print_error(said)
     record = logging.LogRecord("tidelog", logging.WARNING, "", 1, said, None, None)
-    shown = [*capsys.readouterr(), terminal.LOG_FORMATS["text"].format(record)]
+    formats = [each.format(record) for each in terminal.LOG_FORMATS.values()]
+    shown = [*capsys.readouterr(), *formats]
     assert all("`tidelog resume 'my shop.yaml' --log`" in each for each in shown)
     terminal.emit(said)  # for programs
-    terminal.CONFIG_FILES.add("other.yaml")
+    terminal.CONFIG_FILES["my shop.yaml"] = "a b"
+    terminal.print_line(said)
+    named = "`tidelog --database 'a b' resume 'my shop.yaml' --log`"
+    assert named in capsys.readouterr().out
+    terminal.emit(said)
+    terminal.CONFIG_FILES["other.yaml"] = ""
     terminal.print_line(said)
     assert capsys.readouterr().out.count(said) == 2

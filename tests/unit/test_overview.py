@@ -17,7 +17,7 @@ from tidelog.cli.status_lines import (
     rows_with_config,
     status_rows,
 )
-from tidelog.cli.terminal import name_config
+from tidelog.model.command_text import name_config
 from tidelog.results import Overview, Severity
 
 NOW_MS = 1_700_000_000_000

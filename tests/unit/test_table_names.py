@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 
 import pytest
 import yaml
@@ -106,3 +108,16 @@ def test_a_pattern_without_a_table_leads_to_one_of_almost_its_name() -> None:
         assert similar_table(pattern, known) == f"did you mean {meant}?"
     for pattern in ("public.nothing", "PUBLIC.user*", "!PUBLIC.user*"):
         assert similar_table(pattern, known) == ""
+
+
+def test_the_table_of_almost_the_name_is_found_among_ten_thousand() -> None:
+    words = ("customer", "order", "line", "item", "invoice", "payment", "price", "account")
+    names = ["_".join(parts) for parts in itertools.product(words, words, words)]
+    known = [TableName("public", f"{names[i % len(names)]}_{i}") for i in range(10_000)]
+    took = []
+    for _ in range(3):
+        begun = time.process_time()
+        found = similar_table("public.custmer_customer_order_1", known)
+        took.append(time.process_time() - begun)
+        assert found == "did you mean public.customer_customer_order_1?"
+    assert min(took) < 0.1

@@ -323,7 +323,7 @@ def verify_outputs(
     skipped = _Skipped()
     try:
         kind.check_source(log.captured_from)  # the event log must be of this source
-        chosen = _choose_tables(catalogue.tables(config.source.tables), tables, sections)
+        chosen = _choose_tables(catalogue, config, tables, sections)
         source = ComparedSource(config, kind)
         try:
             on_progress({"stage": "Spark starts"})
@@ -469,9 +469,10 @@ def _copies(
 
 
 def _choose_tables(
-    captured: Sequence[TableName], patterns: Sequence[str], sections: Sequence[Any]
+    catalogue: Catalogue, config: Config, patterns: Sequence[str], sections: Sequence[Any]
 ) -> list[TableName]:
-    chosen = choose_tables(captured, patterns)
+    captured = catalogue.tables(config.source.tables)
+    chosen = choose_tables(catalogue, captured, patterns)
     for pattern in patterns:
         named = [table for table in chosen if matches([pattern], table)]
         if named and not any(is_compared(each, table) for each in sections for table in named):

@@ -279,6 +279,9 @@ class CheckingCatalogue:
     def names(self, relation_ids: Sequence[int]) -> dict[int, TableName]:
         return self._catalogue.names(relation_ids)
 
+    def partitioned(self, table: TableName) -> TableName | None:
+        return self._catalogue.partitioned(table)
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         return self._catalogue.estimated_rows(tables)
 

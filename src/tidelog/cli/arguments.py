@@ -33,11 +33,13 @@ def load(path: Path, *, several: bool = False, unread: Collection[str] = ()) -> 
     does not read; variables in them may be unset. Raises ConfigError.
     """
     from tidelog.config import load_config
-    from tidelog.config.loading import database_config, one_database_config
+    from tidelog.config.loading import database_config, databases_of, one_database_config
 
-    CONFIG_FILES.add(str(path))
-    config = load_config(path, unread=unread)
     database = chosen_database.get()
+    CONFIG_FILES[str(path)] = database or ""
+    config = load_config(path, unread=unread)
+    if database is None and databases_of(config):
+        CONFIG_FILES[str(path)] = "NAME"
     if database is not None:
         return database_config(config, database)
     return config if several else one_database_config(config)

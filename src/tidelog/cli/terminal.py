@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-import shlex
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tidelog.errors import Policy, TidelogError
+from tidelog.model import command_text
 from tidelog.model.units import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -43,21 +43,20 @@ _APART = re.compile(r'[\s="]')
 
 # ---------------------------------------------------------------- lines
 
-CONFIG_FILES: set[str] = set()
-"""The configuration files that this process has loaded for the command."""
-_COMMAND = re.compile(r"(\btidelog [a-z-]+ )CONFIG\b")
+CONFIG_FILES: dict[str, str] = {}
+"""The configuration files that this process has loaded for the command, and for which of its
+databases; "": it has one.
+"""
 
 
-def name_config(text: str, config: str | None = None) -> str:
-    """Return the text, its commands with the configuration's file in place of ``CONFIG``: None:
-    the command's, if it has one.
-    """
+def name_config(text: str, config: str | None = None, database: str | None = None) -> str:
+    """As `command_text.name_config`; None: the command's own, if it has one file."""
     if config is None:
         if len(CONFIG_FILES) != 1:
             return text
         (config,) = CONFIG_FILES
-    file = shlex.quote(config)
-    return _COMMAND.sub(lambda command: command[1] + file, text)
+    chosen = CONFIG_FILES.get(config, "") if database is None else database
+    return command_text.name_config(text, config, chosen)
 
 
 def to_json(value: Any) -> str:
@@ -469,7 +468,7 @@ class JsonFormatter(logging.Formatter):
             "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": name_config(record.getMessage()),
             "thread": record.threadName,
         }
         if record.exc_info and record.exc_info[0] is not None:

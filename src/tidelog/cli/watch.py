@@ -300,7 +300,7 @@ class StatusView:
                 self._line_at = time.monotonic()
                 current = overview(history.documents[-1], unix_ms())
                 for fact in self._facts[name].of(current):
-                    line = terminal.name_config(fact, self._view.config)
+                    line = terminal.name_config(fact, self._view.config, name or None)
                     terminal.print_line(": ".join(filter(None, (self._title, name, line))))
 
     def _print_line(self, line: str) -> None:

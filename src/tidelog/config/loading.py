@@ -214,7 +214,9 @@ def load_config(
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if environ is None:
         environ = {"HOSTNAME": socket.gethostname(), **os.environ}
-    return parse_config(text, str(path), path.parent, environ, unread)
+    config = parse_config(text, str(path), path.parent, environ, unread)
+    config._file = str(path)
+    return config
 
 
 def as_config(given: AnyConfig) -> Config:
@@ -479,7 +481,9 @@ def database_config(config: Config, database: str) -> Config:
     log = config.log.model_copy(update={"path": f"{config.log.path.rstrip('/')}/{label}"})
     state = config.state.model_copy(update={"url": _state_url(config.state.url, label)})
     changed = {"source": own_source, "control": control, "log": log, "state": state}
-    return config.model_copy(update=changed)
+    chosen = config.model_copy(update=changed)
+    chosen._database = database
+    return chosen
 
 
 def config_by_database(config: Config) -> dict[str, Config]:

@@ -46,6 +46,7 @@ from tidelog.kinds.sections import (
     base_directory,
     section_of,
 )
+from tidelog.model.command_text import name_config
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpMode, DumpOptions
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import check_listed
@@ -555,6 +556,12 @@ class Config(Section):
         default=[], description="Destinations of the pipeline; none: capture alone."
     )
     _from_variables: frozenset[tuple[str | int, ...]] = PrivateAttr(frozenset())
+    _file: str = PrivateAttr("CONFIG")
+    _database: str = PrivateAttr("")
+
+    def name_commands(self, text: str) -> str:
+        """Return the text, its commands as a user can type them: see `name_config`."""
+        return name_config(text, self._file, self._database)
 
     @field_validator("state")
     @classmethod

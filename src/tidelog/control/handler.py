@@ -209,7 +209,9 @@ class CommandHandler:
         rejected: list[Rejected] = []
         for pattern in choice.patterns_without_table(command.tables, tables):
             does = "it excludes no captured table" if choice.excludes(pattern) else _UNMATCHED
-            advice = choice.advice(pattern) or similar_table(pattern, tables)
+            advice = choice.advice(pattern) or similar_table(
+                pattern, tables, self._catalogue.partitioned
+            )
             reason = f"{does}; {advice or f'captured: {captured}{more}'}"
             status = TableScanStatus.UNKNOWN_SCHEMA.value
             rejected.append(Rejected(without_any_case(pattern), reason, status))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
@@ -96,19 +96,35 @@ def unmatched_text(pattern: str, tables: str) -> str:
     return f"no {tables} matches {shown}"
 
 
-def similar_table(pattern: str, tables: Iterable[TableName]) -> str:
-    """Return the question whether a table was meant that differs in case, or little; or nothing,
-    also for a pattern with ``*``.
+_TYPING_ERRORS = 2
+
+
+def similar_table(
+    pattern: str,
+    tables: Iterable[TableName],
+    partitioned: Callable[[TableName], TableName | None] = lambda _table: None,
+) -> str:
+    """Return which table to name in place of a pattern that matches none: that of which it names a
+    partition, or the question whether one was meant that differs in case, or little; or nothing,
+    also for a pattern with ``*``. ``partitioned``: see `tidelog.ports.Catalogue`.
     """
-    positive, known = pattern.removeprefix(EXCLUDE).lower(), list(tables)
+    named = positive = pattern.removeprefix(EXCLUDE)
     if "*" in positive:
         return ""
     excludes = EXCLUDE if pattern.startswith(EXCLUDE) else ""
-    found = [table for table in known if _matches_table(positive, table.lower_case())]
-    if not found:
-        near = get_close_matches(positive, [str(table).lower() for table in known], 1, 0.8)
-        found = [table for table in known if [str(table).lower()] == near]
-    return f"did you mean {excludes}{printable(pattern_of(found[0]))}?" if found else ""
+    with suppress(ValueError):
+        table = TableName.parse(named)
+        if (whole := partitioned(table)) is not None:
+            shown = printable(excludes + pattern_of(whole))
+            return f"{printable(named)} is a partition of {whole}, which has its rows: name {shown}"
+        positive = str(table)
+    positive = positive.lower()
+    known = {str(table).lower(): table for table in tables}
+    near = [positive]
+    if positive not in known:  # of ten thousand names only few are compared, which takes time
+        alike = [each for each in known if abs(len(each) - len(positive)) <= _TYPING_ERRORS]
+        near = get_close_matches(positive, alike, 1, 0.8)
+    return f"did you mean {excludes}{printable(pattern_of(known[near[0]]))}?" if near else ""
 
 
 def route_of(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str:

@@ -101,6 +101,10 @@ class Catalogue(Protocol):
         """
         ...
 
+    def partitioned(self, table: TableName) -> TableName | None:
+        """Return the table of which ``table`` is a partition; None: it is none with a name."""
+        ...
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """Return the rows by the source's statistics, for those of the tables that it has.
 

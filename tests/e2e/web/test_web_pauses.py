@@ -56,6 +56,8 @@ def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
     page.wait_for_selector("#processes-list >> text=/The log is paused by Anna .* since \\d\\d:/")
     assert "paused by Anna on the web page since" in page.inner_text("#tiles")
     page.wait_for_selector("#problems-list >> text=The log is paused by Anna on the web page for")
+    assert f"tidelog resume {delivering.file} --log" in page.inner_text("#problems-list")
+    assert "CONFIG" not in page.inner_text("body")
     before = records(delivering)
     with psycopg.connect(delivering.database, autocommit=True) as sql:
         sql.execute("UPDATE customers SET name = 'while it was paused' WHERE id = 1")

@@ -21,6 +21,7 @@ from tidelog.model.patterns import (
     matching_columns,
     named_tables,
     patterns_without_table,
+    similar_table,
     unmatched_column_text,
     unmatched_columns,
     unmatched_text,
@@ -34,7 +35,9 @@ SOURCE_TABLES = "source.tables"
 WRONG_EXCLUSION = "Correct it, or leave it out; with * in the column's name it may match none"
 
 
-def choose_tables(captured: Sequence[TableName], patterns: Sequence[str]) -> list[TableName]:
+def choose_tables(
+    catalogue: Catalogue, captured: Sequence[TableName], patterns: Sequence[str]
+) -> list[TableName]:
     """Return the captured tables that the patterns select; none: all. Raises UsageError if a
     pattern has another tool's syntax, or matches no captured table.
     """
@@ -45,7 +48,10 @@ def choose_tables(captured: Sequence[TableName], patterns: Sequence[str]) -> lis
             raise UsageError(f"{error}, not {pattern!r}") from None
     for pattern in patterns_without_table(patterns, captured):
         listed = ", ".join(map(str, captured)) or "none"
-        raise UsageError(f"{unmatched_text(pattern, 'captured table')}; captured are {listed}")
+        advice = similar_table(pattern, captured, catalogue.partitioned)
+        raise UsageError(
+            f"{unmatched_text(pattern, 'captured table')}; {advice or f'captured are {listed}'}"
+        )
     return [table for table in captured if not patterns or matches(all_but(patterns), table)]
 
 
@@ -70,16 +76,20 @@ def unmatched_patterns(config: Config, catalogue: Catalogue) -> Iterator[tuple[s
 def log_unmatched(config: Config, catalogue: Catalogue) -> None:
     """Log a warning for each pattern that matches no table."""
     try:
-        found = list(unmatched_patterns(config, catalogue))
+        found = [
+            (place, pattern, similar_table(pattern, (), catalogue.partitioned))
+            for place, pattern in unmatched_patterns(config, catalogue)
+        ]
     except TidelogError:
         return  # the next user of the catalogue reports the error
-    for place, pattern in found:
+    for place, pattern, advice in found:
         of = "table" if place == SOURCE_TABLES else "captured table"
         does = "left out" if pattern.startswith(EXCLUDE) else "captured"
         if place != SOURCE_TABLES and does == "captured":
             does = "delivered"
         text = unmatched_text(pattern, of)
-        logger.warning("%s: %s; one that is created later is %s", place, text, does)
+        advice = advice or f"one that is created later is {does}"
+        logger.warning("%s: %s; %s", place, text, advice)
 
 
 def unmatched_exclusions(

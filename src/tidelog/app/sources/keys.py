@@ -70,7 +70,7 @@ def key_scope(config: Config, tables: Sequence[str]) -> KeyScope:
     catalogue = source_kind(config).catalogue()
     try:
         captured = catalogue.tables(config.source.tables)
-        chosen = choose_tables(captured, tables)
+        chosen = choose_tables(catalogue, captured, tables)
         if len(tables) != 1 or len(chosen) != 1:
             raise UsageError("keys need exactly one table; more are named or match")
         shape = catalogue.shape(chosen[0])

@@ -66,7 +66,7 @@ def plan(
     catalogue = source.catalogue()
     estimates = source.estimates()
     try:
-        chosen = choose_tables(catalogue.tables(config.source.tables), tables)
+        chosen = choose_tables(catalogue, catalogue.tables(config.source.tables), tables)
         if where is not None and len(chosen) != 1:
             raise UsageError("--where needs exactly one --table")
         estimated, rejected = [], []

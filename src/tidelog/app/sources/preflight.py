@@ -278,6 +278,12 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
         captured = catalogue.tables(config.source.tables)
         unused = list(unmatched_patterns(config, catalogue))
         every = catalogue.tables(["*"]) if unused else []
+        similar = {
+            pattern: similar_table(
+                pattern, every if location == SOURCE_TABLES else captured, catalogue.partitioned
+            )
+            for location, pattern in unused
+        }
         columns = catalogue.columns(captured) if config.source.exclusions else {}
         schemas = list(_schemas(config, catalogue)) if config.outputs else []
         found = [*check_names(config, schemas), *check_keyless(config, schemas)]
@@ -289,9 +295,10 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
         return  # already reported
     for location, pattern in unused:
         text = unmatched_text(pattern, "table" if location == SOURCE_TABLES else "captured table")
-        similar = similar_table(pattern, every if location == SOURCE_TABLES else captured)
-        fix = f"{similar or 'correct it'}, or leave it if its tables are yet to be created"
-        fix = fix.replace("?,", "? Correct it,")
+        fix = similar[pattern]
+        if not fix or fix.endswith("?"):
+            fix = f"{fix} Correct it, or" if fix else "correct it, or"
+            fix += " leave it if its tables are yet to be created"
         yield CheckFinding("tables", "warning", f"{location}: {text}, others do", fix)
     for text, named in unmatched_exclusions(config, columns).values():
         level, fix = "warning", "correct it, or leave it if its columns are yet to be created"

@@ -187,6 +187,17 @@ class PollResult:
     trouble: str = ""
 
 
+def _named(document: Any, config: Config) -> Any:
+    """Return the document, the commands of its texts as a user can type them."""
+    if isinstance(document, str):
+        return config.name_commands(document)
+    if isinstance(document, dict):
+        return {name: _named(each, config) for name, each in document.items()}
+    if isinstance(document, list | tuple):
+        return [_named(each, config) for each in document]
+    return document
+
+
 class Poller:
     """Polls once a second while somebody calls `latest`, else for the history. Thread-safe.
 
@@ -270,7 +281,11 @@ class Poller:
                 self._reader = StatusReader(self._config, log_every_s=LOG_EVERY_S)
             current = overview(self._reader.read(), unix_ms())
             shown = current.to_dict()
-            tables = {row["table"]: row for row in shown.pop("tables")}
+            tables = {
+                row["table"]: _named(row, self._config) if row.get("remedy") else row
+                for row in shown.pop("tables")
+            }
+            shown = _named(shown, self._config)
             self._publish(PollResult(shown, tables))
             if time.monotonic() >= self._seldom_due:
                 self._seldom_due = time.monotonic() + SELDOM_EVERY_S
@@ -532,7 +547,13 @@ class Site:
     def results(self) -> dict[str, Any]:
         """Return the last results of `verify` and `check`."""
         stored = self._poller.results()
-        return {"verified": stored["verified"], "check": self._checks.latest(stored["checked"])}
+        found = {
+            "verified": stored["verified"],
+            "check": self._checks.latest(stored["checked"]),
+            "commands": {name: f"tidelog {name} CONFIG" for name in ("check", "verify")},
+        }
+        named: dict[str, Any] = _named(found, self._config)
+        return named
 
     def check(self) -> None:
         """Start a check; `results` has its findings. Raises UsageError while another one runs."""

@@ -45,7 +45,7 @@ export function stop() {
   clearTimeout(timer);
 }
 
-function showResults(site, { verified, check }) {
+function showResults(site, { verified, check, commands }) {
   show(byId("results-actions"), [site, check.running, context.operator], () => context.operator ? button(check.running ? "Checks…" : "Check now", async () => {
     try {
       await post(`web/sites/${site}/check`);
@@ -54,13 +54,13 @@ function showResults(site, { verified, check }) {
     }
     results(site);
   }, { class: "small", "data-act": "check", disabled: check.running, "data-focus": "check" }) : []);
-  show(byId("results-list"), [verified, check], () => [verifyResult(verified), checkResult(check)]);
+  show(byId("results-list"), [verified, check], () => [verifyResult(verified, commands), checkResult(check, commands)]);
 }
 
 const AMISS = ["missing", "surplus", "different", "unsettled"];
 
-function verifyResult(found) {
-  if (!found) return el("p", { class: "muted" }, "Verify has compared nothing yet: tidelog verify CONFIG");
+function verifyResult(found, commands) {
+  if (!found) return el("p", { class: "muted" }, `Verify has compared nothing yet: ${commands.verify}`);
   const differ = found.differ.length;
   const leftOut = found.left_out?.length ?? 0;
   const line = (each) => el("tr", {}, el("td", {}, sign(each.equal ? "ok" : each.left_out ? "warning" : "critical")), el("td", { class: "name" }, breakable(each.copy)),
@@ -74,16 +74,16 @@ function verifyResult(found) {
 
 const LEVELS = { error: "critical", warning: "warning", ok: "ok" };
 
-function checkResult({ found, trouble }) {
+function checkResult({ found, trouble }, commands) {
   const failed = trouble ? el("p", { class: "trouble" }, `The check ended: ${trouble}`) : null;
-  if (!found) return [failed, el("p", { class: "muted" }, "Nothing was checked yet: tidelog check CONFIG")];
+  if (!found) return [failed, el("p", { class: "muted" }, `Nothing was checked yet: ${commands.check}`)];
   const { error, warning, ok } = found.counts;
   const line = (each) => el("li", {}, el("div", { class: "state" }, sign(LEVELS[each.level] ?? "info"), each.check), el("div", {}, each.message), each.fix && each.level !== "ok" ? remedy(each.fix) : null);
   const wrong = found.findings.filter((each) => each.level !== "ok");
   const well = found.findings.filter((each) => each.level === "ok");
   return [failed, el("div", { class: "row-card", id: "checked" }, sign(error ? "critical" : warning ? "warning" : "ok"),
     el("div", {}, el("strong", {}, `${plural(error + warning + ok, "check")}: ${error ? `${error} to fix` : warning ? plural(warning, "warning") : "all in order"}`),
-      el("div", { class: "muted" }, `checked at ${clock(found.at_ms)}${found.by === "capture" ? " by capture: the source alone. Of all: tidelog check CONFIG" : ""}`),
+      el("div", { class: "muted" }, `checked at ${clock(found.at_ms)}${found.by === "capture" ? ` by capture: the source alone. Of all: ${commands.check}` : ""}`),
       wrong.length ? el("ul", { class: "plain" }, wrong.map(line)) : null,
       well.length ? el("details", { class: "more" }, el("summary", {}, `${well.length} in order`), el("ul", { class: "plain" }, well.map(line))) : null))];
 }

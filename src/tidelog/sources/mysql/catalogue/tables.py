@@ -133,6 +133,9 @@ class MySqlCatalogue:
         """Nothing: tables have no numbers here, and the log shows what is renamed."""
         return {}
 
+    def partitioned(self, table: TableName) -> TableName | None:
+        """None: partitions are no tables here."""
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`. A query for each database."""
         with self._lock, translate_errors("looking up estimates"):

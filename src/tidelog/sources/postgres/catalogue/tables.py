@@ -195,6 +195,14 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
 ORDER BY 1, 2
 """
 
+_PARTITIONED = """
+SELECT n.nspname, r.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
+JOIN pg_catalog.pg_class r ON r.oid = pg_catalog.pg_partition_root(c.oid)
+JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace
+WHERE c.relispartition AND c.relkind IN ('r', 'p', 'f') AND s.nspname = %s AND c.relname = %s
+"""
+
 # Commits in all databases of the server, which share its cores and disk; the replay lag of the
 # slowest physical standby; NULL if there is none, or if the user may not see it (pg_monitor). A
 # standby that has caught up on an idle source reports no lag; one that is behind and sends nothing
@@ -337,6 +345,13 @@ class PostgresCatalogue:
         with self._lock, translate_errors("looking up names"):
             rows = self._get_connection().execute(_NAMES.encode(), (list(relation_ids),)).fetchall()
         return {number: TableName(namespace, name) for number, namespace, name in rows}
+
+    def partitioned(self, table: TableName) -> TableName | None:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translate_errors(f"looking up {table}"):
+            names = [table.namespace, table.name]
+            row = self._get_connection().execute(_PARTITIONED, names).fetchone()
+        return None if row is None else TableName(*row)
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`."""

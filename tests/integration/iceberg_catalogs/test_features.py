@@ -12,7 +12,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table import StaticTable
 from tests.integration.iceberg_catalogs.conftest import Delivered
 from tests.integration.iceberg_catalogs.test_readers import metadata, read
 from tests.support.iceberg_readers import by_duckdb
@@ -64,6 +66,17 @@ class Table:
         update = self.table.updateSchema()
         literal = self.literal(kind, default)
         update.addColumn(within, name, self.kind(kind), "", literal).commit()
+
+    def sort(self, *fields: tuple[str, int, str]) -> None:
+        """By transforms of columns, which are given by their ids; null last."""
+        names = ("transform", "source-id", "direction")
+        given = [
+            dict(zip(names, each, strict=True)) | {"null-order": "nulls-last"} for each in fields
+        ]
+        found, operations = json.dumps({"order-id": 1, "fields": given}), self.table.operations()
+        base = operations.refresh()
+        order = self.jvm.org.apache.iceberg.SortOrderParser.fromJson(base.schema(), found)
+        operations.commit(base, base.replaceSortOrder(order))
 
 
 def kept(delivered: Delivered) -> SqliteState:
@@ -120,6 +133,46 @@ def test_a_default_comes_into_new_rows_of_changes_and_of_history(
     order = "version" if holds == "changes" else "id"
     found = by_duckdb(metadata(delivered, "public/t"), order)
     assert [row["more"] for row in found] == [7] * 5
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_rows_of_files_are_in_the_order_of_the_table(
+    delivered: Delivered, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files say so, those that compaction writes too; keys are found in them whatever the order."""
+    schema, output = filled(delivered, mode=mode)
+    table, built = Table(output), delivered.built
+    table.sort(("identity", 2, "desc"), ("identity", 1, "asc"))
+    for number in range(4, 9):
+        built.insert(schema, str(number), None if number == 5 else f"v{number % 4}")
+    built.update(schema, "2", "z")
+    built.flush()
+    delivered.write(output)
+    assert (1, [2, 7, 6, 4, 8, 5]) in orders(delivered)
+    built.update(schema, "8", "zz")
+    built.delete(schema, "3")
+    built.flush()
+    monkeypatch.setattr(lake_table, "FILES_OF_A_TIER", 2)
+    delivered.write(output)
+    rows = {row["id"]: row["v"] for row in read(delivered)}
+    assert rows == {1: "v1", 2: "z", 4: "v0", 5: None, 6: "v2", 7: "v3", 8: "zz"}
+    assert orders(delivered) == [(1, [8, 2, 7, 6, 1, 4, 5])]
+    table.sort(("truncate[1]", 2, "asc"))
+    built.insert(schema, "9", "v9")
+    built.flush()
+    monkeypatch.undo()
+    delivered.write(output)
+    output.close()
+    assert (0, [9]) in orders(delivered), "an order that Tidelog can't keep"
+
+
+def orders(delivered: Delivered) -> list[tuple[int, list[int]]]:
+    """Of each file the id of its sort order, and its rows."""
+    files = StaticTable.from_metadata(metadata(delivered, "public/t")).inspect.data_files()
+    return [
+        (each["sort_order_id"], pq.read_table(each["file_path"][len("file:") :])["id"].to_pylist())
+        for each in files.to_pylist()
+    ]
 
 
 def _partition_by_member(table: Table) -> None:

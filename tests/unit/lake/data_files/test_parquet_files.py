@@ -27,7 +27,7 @@ from tests.support.lake_files import (
 from tidelog.errors import OutputError, OutputRefusedError, RowsLeftOutError
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout, SortedBy
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 
 ANY_TYPE = st.sampled_from(list(TYPES.values()))
@@ -81,6 +81,19 @@ def test_rows_come_back_by_partition_in_the_order_of_the_key(
             known = part[layout.key[0]].drop_null()
             if not pa.types.is_floating(known.type):
                 assert plain_values(known) == sorted(plain_values(known))
+
+
+def test_rows_are_in_the_order_that_the_table_says(tmp_path: Path) -> None:
+    """Floats as Iceberg's specification orders them; nulls where each column has them."""
+    columns = {"id": pa.int64(), "f": pa.float64(), "t": pa.string()}
+    by = (SortedBy("t", False, True), SortedBy("f", True, False))
+    layout = replace(plain_layout(columns, key=("id",)), order=by)
+    floats = [1.0, None, -0.0, 0.0, float("nan"), float("-inf"), 2.0]
+    texts = [*["b"] * 6, None]
+    rows = pa.table([pa.array(range(7)), pa.array(floats), pa.array(texts)], layout.schema)
+    store = open_file_store(str(tmp_path))
+    (file,) = ParquetFileWriter(store, layout).write(rows)
+    assert DataFileReader(store, layout).read(file)["id"].to_pylist() == [6, 4, 0, 3, 2, 5, 1]
 
 
 def test_files_are_of_about_equal_size(tmp_path: Path) -> None:

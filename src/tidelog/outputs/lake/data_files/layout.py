@@ -218,13 +218,23 @@ class FileColumn:
 
 
 @dataclass(frozen=True)
+class SortedBy:
+    """A column by which rows of files are sorted."""
+
+    column: str
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True)
 class FileLayout:
     """A table's columns, and how its rows are laid out in files. Picklable.
 
     Attributes:
         columns: all columns, our own included, in the table's order.
         partitions: names of the columns that the table is partitioned by.
-        key: names of the columns that identify rows; rows of a file are in this order.
+        key: names of the columns that identify rows; rows of a file are in this order, unless
+            ``order`` is another one.
         version: name of the column with a row's version.
         deleted: name of the column that marks deleted rows; "" where deletes are hard.
         statistics: names of the columns with statistics.
@@ -236,6 +246,7 @@ class FileLayout:
         history: whether rows are states of keys, which end; see
             `tidelog.outputs.lake.settling.history`.
         format: the rules of the table format; None: Delta's.
+        order: what rows of files are sorted by, as the table says; empty: by the key.
     """
 
     columns: tuple[FileColumn, ...]
@@ -250,6 +261,7 @@ class FileLayout:
     prefix_length: int = 0
     history: bool = False
     format: TableFormat | None = None
+    order: tuple[SortedBy, ...] = ()
     _by_name: dict[str, FileColumn] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

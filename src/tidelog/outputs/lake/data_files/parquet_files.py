@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +18,7 @@ from tidelog.outputs.base.parquet_columns import dictionary_columns
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.file_reader import encoded_path, format_of, to_file
-from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
+from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout, SortedBy
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, index_keys
 from tidelog.system.processes import unix_ms
 
@@ -192,13 +192,13 @@ class ParquetFileWriter:
     def _partitions(
         self, rows: pa.Table, sorted_by_key: bool
     ) -> Iterator[tuple[_Partition, pa.Table]]:
-        """Yield rows by partition, each sorted by the key."""
+        """Yield rows by partition, each sorted."""
         if not rows.num_rows:
             return
         rules = format_of(self._layout)
         keys = rules.partition_keys(rows, self._layout)
         if not keys:
-            yield {}, rows if sorted_by_key else _sorted(rows, self._layout.key)
+            yield {}, self._sorted(rows, sorted_by_key)
             return
         codes = np.zeros(rows.num_rows, np.int64)
         for key in keys.values():
@@ -213,8 +213,13 @@ class ParquetFileWriter:
             one = {name: key.slice(int(order[start]), 1) for name, key in keys.items()}
             yield (
                 rules.partition_values(one, self._layout),
-                part if sorted_by_key else _sorted(part, self._layout.key),
+                self._sorted(part, sorted_by_key),
             )
+
+    def _sorted(self, rows: pa.Table, sorted_by_key: bool) -> pa.Table:
+        if self._layout.order:
+            return _in_order(rows, self._layout.order)
+        return rows if sorted_by_key else _sorted(rows, self._layout.key)
 
     def _pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Yield rows by file, equally many for each."""
@@ -288,6 +293,31 @@ def is_full(file: DataFile) -> bool:
 
 def _row_bytes(rows: pa.Table) -> int:
     return int(max(1, rows.nbytes // max(1, rows.num_rows)))
+
+
+def _in_order(rows: pa.Table, by: Sequence[SortedBy]) -> pa.Table:
+    order = pa.array(np.arange(rows.num_rows))
+    for each in reversed(by):  # each sort is stable
+        values = rows[each.column].combine_chunks().take(order)
+        if pa.types.is_floating(values.type):
+            values = _whole(values)
+        order = order.take(
+            pc.array_sort_indices(
+                values,
+                order="descending" if each.descending else "ascending",
+                null_placement="at_start" if each.nulls_first else "at_end",
+            )
+        )
+    return rows.take(order)
+
+
+def _whole(values: pa.Array) -> pa.Array:
+    """Return whole numbers in the order that Iceberg's specification ("Sorting") gives floats:
+    −0.0 is below 0.0, and NaN above all.
+    """
+    nulls = np.asarray(values.is_null())
+    bits = np.asarray(values.cast(pa.float64()).fill_null(0)).view(np.int64)
+    return pa.array(bits ^ ((bits >> 63) & np.iinfo(np.int64).max), mask=nulls)
 
 
 def _sorted(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:

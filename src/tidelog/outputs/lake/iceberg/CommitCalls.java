@@ -19,6 +19,7 @@ import org.apache.iceberg.RewriteFiles;
 import org.apache.iceberg.RowDelta;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.SnapshotRef;
+import org.apache.iceberg.SortOrderParser;
 import org.apache.iceberg.Table;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableOperations;
@@ -92,6 +93,7 @@ public final class CommitCalls {
     found.put("format", Integer.valueOf(base.formatVersion()));
     found.put("schema", Integer.valueOf(base.currentSchemaId()));
     found.put("spec", Integer.valueOf(base.defaultSpecId()));
+    found.put("order", SortOrderParser.toJson(base.sortOrder()));
     found.put("head", main == null ? null : Long.valueOf(main.snapshotId()));
     found.put("summary", main == null ? null : base.snapshot(main.snapshotId()).summary());
     found.put("branches", new ArrayList(base.refs().keySet()));

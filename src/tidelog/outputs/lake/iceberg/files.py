@@ -152,8 +152,12 @@ def _only_path(found: Mapping[str, Any]) -> str:
     return bytes.fromhex(bounds[0]).decode()
 
 
-def data_json(file: DataFile, columns: Mapping[str, FileColumn], location: str) -> str:
-    """Return the JSON of a data file. ``columns``: by name, those of which statistics are kept."""
+def data_json(
+    file: DataFile, columns: Mapping[str, FileColumn], location: str, order: int = 0
+) -> str:
+    """Return the JSON of a data file. ``columns``: by name, those of which statistics are kept.
+    ``order``: id of the order of its rows.
+    """
     stats = file.statistics
     nulls, rows = stats.get("nullCount", {}), stats.get("numRecords", 0)
     ids = {name: each.field_id for name, each in columns.items()}
@@ -176,7 +180,7 @@ def data_json(file: DataFile, columns: Mapping[str, FileColumn], location: str) 
             "null-value-counts": _map(counted),
             "lower-bounds": bounds["minValues"],
             "upper-bounds": bounds["maxValues"],
-            "sort-order-id": 0,
+            "sort-order-id": order,
         }
     )
 

@@ -132,6 +132,7 @@ class TableChange:
     Attributes:
         added, removed: data files.
         marked: pairs of a data file before, and the same file with its new deletes.
+        order: id of the sort order of the added files.
         same_rows: whether the rows stay as they are: small files were put together.
         summary: what the snapshot's summary has besides what Iceberg counts.
     """
@@ -139,6 +140,7 @@ class TableChange:
     added: Sequence[DataFile] = ()
     removed: Sequence[DataFile] = ()
     marked: Sequence[tuple[DataFile, DataFile]] = ()
+    order: int = 0
     same_rows: bool = False
     summary: Mapping[str, str] = field(default_factory=dict)
 
@@ -294,6 +296,11 @@ class IcebergState:
             self._specs[number] = json.loads(self._library.spec_to_json(self._base.spec()))
         return self._specs[number]
 
+    def order(self) -> Mapping[str, Any]:
+        """The order of rows in files, as the specification has it as JSON."""
+        found: Mapping[str, Any] = json.loads(self._parts["order"])
+        return found
+
     # ------------------------------------------------ files
 
     @_named
@@ -396,7 +403,7 @@ class IcebergState:
     ) -> Any:
         location = self.location
         files = [
-            [data_json(each, columns, location) for each in change.added],
+            [data_json(each, columns, location, change.order) for each in change.added],
             [data_json(each, columns, location) for each in change.removed],
             [delete_json(each) for each in change.added_deletes],
             [delete_json(each) for each in change.removed_deletes],

@@ -63,6 +63,7 @@ from tidelog.outputs.lake.data_files.layout import (
     VALID_TO_VERSION,
     FileColumn,
     FileLayout,
+    SortedBy,
 )
 from tidelog.outputs.lake.data_files.parquet_files import has_bounds
 from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
@@ -269,6 +270,7 @@ class IcebergTable(LakeTable):
             deletion_vectors=self._marks_rows(),
             history=self.layout.holds == "history",
             format=self._format(),
+            order=self._order(),
         )
         options = SettleOptions(
             deletion_vectors=layout.deletion_vectors, cache_bytes=self.layout.cache_bytes
@@ -282,6 +284,18 @@ class IcebergTable(LakeTable):
         state = self._state
         spec, fields = int(state.spec()["spec-id"]), tuple(self._partition_fields())
         return IcebergFormat(state.location, state.format_version, spec, fields)
+
+    def _order(self) -> tuple[SortedBy, ...]:
+        """Return the table's order of rows in files; empty: none, or one that can't be kept."""
+        known = {each.field_id: each for each in self._file_columns()}
+        found = []
+        for each in self._state.order()["fields"]:
+            column = known.get(each.get("source-id"))
+            if each["transform"] != "identity" or column is None or pa.types.is_nested(column.type):
+                return ()
+            descending, first = each["direction"] == "desc", each["null-order"] == "nulls-first"
+            found.append(SortedBy(column.name, descending, first))
+        return tuple(found)
 
     def _marks_rows(self) -> bool:
         return (self.property(_MODE) or "merge-on-read") != "copy-on-write"
@@ -570,6 +584,7 @@ class IcebergTable(LakeTable):
             added=[with_spec(file, spec) for each in changes for file in each.added],
             removed=[file for each in changes for file in each.removed],
             marked=[pair for each in changes for pair in each.marked],
+            order=int(self._state.order()["order-id"]) if self._order() else 0,
             same_rows=same_rows,
             summary=summary,
         )

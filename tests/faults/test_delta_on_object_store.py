@@ -227,8 +227,39 @@ def test_a_writer_that_ignores_conditions_is_noticed(s3: S3Server, table: Table)
     table.fill(state, 1)
     state.refresh()
     table.foreign(1, [add(file("theirs"), data_change=True)])
-    with pytest.raises(OutputRefusedError, match="version 1, which this pipeline committed, was"):
+    with pytest.raises(OutputRefusedError, match="version 1 was replaced"):
         state.refresh()
+
+
+def test_a_commit_that_is_replaced_after_the_next_one_is_noticed_by_all_who_read_the_log(
+    s3: S3Server, table: Table
+) -> None:
+    state = table.create()
+    table.fill(state, 3)
+    table.foreign(2, [{"commitInfo": {}}, add(file("theirs"), data_change=True)])
+    said = "version 2 was replaced by another writer's commit"
+    with pytest.raises(OutputRefusedError, match=said):  # after a start
+        table.state()
+    state.refresh()  # the newest one is ours
+    with pytest.raises(OutputRefusedError, match=said):
+        write_checkpoint(table.store, state)
+    for _ in range(2):  # and it stays so
+        with pytest.raises(OutputRefusedError, match=said):
+            state.refresh()
+
+
+def test_a_newest_commit_that_is_replaced_counts_for_nobody_who_starts(
+    s3: S3Server, table: Table
+) -> None:
+    """Its transaction is gone with its rows, which come again."""
+    state = table.create()
+    for end in (1, 2):
+        table.commit(state, add(file(f"f{end}"), data_change=True), transaction("app", end))
+    table.foreign(2, [{"commitInfo": {}}, add(file("theirs"), data_change=True)])
+    read = table.state()
+    assert read.transactions == {"app": 1}
+    table.commit(read, add(file("again"), data_change=True), transaction("app", 2))
+    assert set(table.state().files) == {"f1.parquet", "theirs.parquet", "again.parquet"}
 
 
 def test_a_batch_asks_little_of_the_store(

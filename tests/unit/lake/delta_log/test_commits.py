@@ -12,6 +12,7 @@ from tests.unit.lake.delta_log.tables import Table, file, seen
 from tidelog.errors import ConflictError, OutputError, StorageError
 from tidelog.outputs.lake.delta_log.actions import add
 from tidelog.outputs.lake.delta_log.commits import write_checkpoint
+from tidelog.outputs.lake.delta_log.table_state import commit_digest
 from tidelog.system.version import __version__
 
 
@@ -21,8 +22,11 @@ def table(tmp_path: Path) -> Table:
 
 
 def lines(table: Table, version: int) -> list[dict[str, Any]]:
-    data = (Path(table.place) / "_delta_log" / f"{version:020d}.json").read_text()
-    return [json.loads(line) for line in data.splitlines()]
+    return [json.loads(line) for line in file_of(table, version).read_text().splitlines()]
+
+
+def file_of(table: Table, version: int) -> Path:
+    return Path(table.place) / "_delta_log" / f"{version:020d}.json"
 
 
 def test_a_commit_begins_with_what_it_is(table: Table) -> None:
@@ -47,6 +51,7 @@ def test_a_commit_begins_with_what_it_is(table: Table) -> None:
         "isBlindAppend": True,
         "engineInfo": f"Tidelog/{__version__}",
         "userMetadata": "a note",
+        "tidelogPrevious": commit_digest(file_of(table, 0).read_bytes()),
     }
     assert actions == [add(file("a"), data_change=True)]
     assert "readVersion" not in lines(table, 0)[0]["commitInfo"]
@@ -104,7 +109,7 @@ def test_an_answer_that_gets_lost(
         assert table.commit(state, add(file("ours"), data_change=True)) == 1
         state.refresh()  # and it is known as ours
         table.foreign(1, [add(file("theirs"), data_change=True)])
-        with pytest.raises(OutputError, match="version 1, which this pipeline committed"):
+        with pytest.raises(OutputError, match="version 1 was replaced"):
             state.refresh()
     else:
         with pytest.raises(expected):

@@ -134,7 +134,7 @@ def test_a_replaced_commit_is_noticed_though_others_committed_after_it(table: Ta
     table.fill(state, 2)
     table.foreign(2, [add(file("theirs"), data_change=True)])
     table.foreign(3, [add(file("more"), data_change=True)])
-    with pytest.raises(OutputRefusedError, match="version 2, which"):
+    with pytest.raises(OutputRefusedError, match="version 2 was replaced"):
         state.refresh()
 
 

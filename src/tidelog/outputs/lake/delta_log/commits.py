@@ -26,6 +26,7 @@ from tidelog.outputs.lake.delta_log.table_state import (
     IN_COMMIT_TIMESTAMPS,
     LAST_CHECKPOINT,
     LOG_FOLDER,
+    PREVIOUS,
     CheckpointFiles,
     TableState,
     commit_name,
@@ -100,7 +101,7 @@ class CommitWriter:
                 f"{self._store.path}: another writer committed version {version} first"
             )
         failpoints.hit("delta.commit.after")
-        state.apply(version, lines, tag)
+        state.apply(version, lines, data, tag)
         return version
 
     def _is_next(self, version: int) -> bool:
@@ -143,6 +144,8 @@ def _info(
     info |= {"timestamp": now, "operation": operation, "operationParameters": dict(parameters)}
     if state.version >= 0:
         info["readVersion"] = state.version
+        if state.digest:
+            info[PREVIOUS] = state.digest
     info |= {
         "isolationLevel": "Serializable",
         "isBlindAppend": blind_append,

@@ -1,5 +1,9 @@
 """The state of a Delta table: read from its log, kept from one batch to the next, and cleaned up.
 
+Each commit of ours has a digest of the one before it in its ``commitInfo``. So whoever reads the
+log sees that a commit was replaced after the next one: until then the rows come again, as the
+table's transaction is that of the commit before.
+
 Delta protocol: "File Types", "Checkpoints" and "Checkpoint Schema" (classic, multi-part and
 UUID-named ones, with their sidecars), "Action Reconciliation". Removed files and the log are kept
 as the table's properties say.
@@ -7,6 +11,7 @@ as the table's properties say.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import OrderedDict, defaultdict
@@ -48,6 +53,11 @@ _EXPIRING: Final = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\..+|\d{20}\.com
 def commit_name(version: int) -> str:
     """Return the name of a commit's file, below the table."""
     return f"{LOG_FOLDER}/{version:020d}.json"
+
+
+def commit_digest(data: bytes) -> str:
+    """Return the digest of a commit's file."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def parse_actions(data: bytes, kind: str = "") -> Iterator[dict[str, Any]]:
@@ -315,6 +325,8 @@ def _without_nulls(value: Any) -> Any:
 
 # The state.
 
+PREVIOUS: Final = "tidelogPrevious"
+"""The field of ``commitInfo`` with the digest of the commit before."""
 IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 _TRIES: Final = 3  # of reading a log that others clean up at the same time
 _READS: Final = 8  # parallel reads of commits after a checkpoint
@@ -339,6 +351,7 @@ class TableState:
         domains: by name, the JSON text of their configuration.
         checkpoint: the newest known checkpoint; None: all is from commits.
         removed: ``remove`` objects of the commits after that checkpoint.
+        digest: of the newest commit's file; empty: unknown.
         cleaned_on: the day, since 1970, when its log was last cleaned up.
     """
 
@@ -352,6 +365,7 @@ class TableState:
     domains: dict[str, str]
     checkpoint: CheckpointFiles | None
     removed: list[Mapping[str, Any]]
+    digest: str
     _own: dict[int, str]  # tags of our commits after the checkpoint, and of the newest one
 
     def __init__(self, store: FileStore) -> None:
@@ -380,11 +394,12 @@ class TableState:
             # Others removed the log up to a checkpoint, or the whole table.
         self._load()
 
-    def apply(self, version: int, actions: Sequence[Mapping[str, Any]], tag: str | None) -> None:
-        """Apply a commit of our own, which need not be read; ``tag``: of its file."""
-        self._replay(version, actions)
-        if tag is not None:
-            self._own[version] = tag
+    def apply(
+        self, version: int, actions: Sequence[Mapping[str, Any]], data: bytes, tag: str
+    ) -> None:
+        """Apply a commit of our own, which need not be read; ``data``, ``tag``: of its file."""
+        self._replay(version, actions, commit_digest(data))
+        self._own[version] = tag
 
     def check_commits(self) -> None:
         """Check that our commits after the checkpoint are still ours. A commit that reached the
@@ -399,9 +414,12 @@ class TableState:
         """
         found = self._infos.get(version)
         if found is None:
-            actions = self._commit(version, "commitInfo")
-            if actions is None:
+            commit = self._commit(version, "commitInfo")
+            if commit is None:
                 return None
+            actions, digest = commit
+            if version == self.version:
+                self.digest = digest
             infos = [dict(action["commitInfo"]) for action in actions]
             found = self._infos[version] = infos[0] if infos else {}
         return found
@@ -420,11 +438,12 @@ class TableState:
         self.transactions, self.transaction_times_ms = {}, {}
         self.checkpoint, self.removed = None, []
         self._infos.clear()
+        self.digest = ""
         self._own = {}
 
     def _read_new_commits(self) -> None:
-        while (actions := self._commit(self.version + 1)) is not None:
-            self._replay(self.version + 1, actions)
+        while (commit := self._commit(self.version + 1)) is not None:
+            self._replay(self.version + 1, *commit)
 
     def _tag(self, version: int) -> str | None:
         return self._store.tag(commit_name(version))
@@ -433,12 +452,15 @@ class TableState:
         """Check our commit by the ``tag`` of its file now."""
         if tag in (self._own[version], None):  # removed: others cleaned the log up
             return
-        raise TableLeftOutError(
-            f"{self._store.path}: version {version}, which this pipeline committed, was replaced "
-            "by another writer's commit, and its rows are lost. A writer without put-if-absent "
-            "does that, such as Spark's default log store for s3a: give its session the log store "
-            "that docs/outputs/delta.md names. Then move the table away and dump it again, or run "
-            "`tidelog verify --repair`."
+        self._reset()  # it has rows that the log does not have
+        raise self._replaced_error(version)
+
+    def _replaced_error(self, version: int) -> TableLeftOutError:
+        return TableLeftOutError(
+            f"{self._store.path}: version {version} was replaced by another writer's commit, and "
+            "its rows are lost. A writer without put-if-absent does that, such as Spark's default "
+            "log store for s3a: give its session the log store that docs/outputs/delta.md names. "
+            "Then move the table away: it is created and dumped again."
         )
 
     def _load(self) -> None:
@@ -495,33 +517,37 @@ class TableState:
         if newest is not None:
             self._load_checkpoint(newest)
         with ThreadPoolExecutor(_READS) as pool:
-            for version, actions in zip(commits, pool.map(self._commit, commits), strict=True):
-                if actions is None:
+            for version, commit in zip(commits, pool.map(self._commit, commits), strict=True):
+                if commit is None:
                     return False
-                self._replay(version, actions)
+                self._replay(version, *commit)
         if newest is not None and not commits:
             self._set_timestamp(self.commit_info(self.version) or {})
         return True
 
     def _load_checkpoint(self, found: CheckpointFiles) -> None:
         checkpoint = read_checkpoint(self._store, found)
-        self._replay(found.version, checkpoint.actions)
+        self._replay(found.version, checkpoint.actions, "")
         del self._infos[found.version]  # a checkpoint has no commitInfo
         self.files = {file.path: file for file in checkpoint.files}
         self.checkpoint = found
 
-    def _commit(self, version: int, kind: str = "") -> list[dict[str, Any]] | None:
+    def _commit(self, version: int, kind: str = "") -> tuple[list[dict[str, Any]], str] | None:
+        """Return a commit's actions, only those of ``kind`` if given, and its digest."""
         name = commit_name(version)
         data = self._store.read_optional(name)
         if data is None:
             return None
         try:
-            return list(parse_actions(data, kind))
+            return list(parse_actions(data, kind)), commit_digest(data)
         except ValueError:
             raise damaged_log_file(self._store, name) from None
 
-    def _replay(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
-        info: dict[str, Any] = {}
+    def _replay(self, version: int, actions: Iterable[Mapping[str, Any]], digest: str) -> None:
+        actions = list(actions)
+        info = next((dict(each["commitInfo"]) for each in actions if "commitInfo" in each), {})
+        if self.digest and info.get(PREVIOUS, self.digest) != self.digest:
+            raise self._replaced_error(version - 1)
         added = []
         for action in actions:
             if (body := action.get("add")) is not None:
@@ -540,12 +566,10 @@ class TableState:
                     self.domains.pop(body["domain"], None)
                 else:
                     self.domains[body["domain"]] = body["configuration"]
-            elif (body := action.get("commitInfo")) is not None:
-                info = dict(body)
         # Last: a commit may remove a file and add it with another deletion vector, in any order.
         for file in added:
             self.files[file.path] = file
-        self.version = version
+        self.version, self.digest = version, digest
         self._infos[version] = info
         if len(self._infos) > _INFOS:
             self._infos.popitem(last=False)

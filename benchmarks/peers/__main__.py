@@ -16,22 +16,26 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 from tests.support.repeatedly import repeatedly
 
 from benchmarks.peers.debezium_spark import DebeziumSpark
-from benchmarks.peers.flink_paimon import FlinkPaimon
+from benchmarks.peers.flink import FlinkJob
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.source import TRANSACTION_ROWS, Mark, Source, digest, source
 from benchmarks.peers.spent import Spent, run_until
-from benchmarks.peers.tidelog_delta import TidelogDelta
+from benchmarks.peers.tidelog_lakes import TidelogDelta, TidelogIceberg
 
 PEERS: dict[str, Callable[[Source, Path], Peer]] = {
     "tidelog": TidelogDelta,
-    "flink": FlinkPaimon,
+    "flink": FlinkJob.into_paimon,
     "debezium": DebeziumSpark,
+    "tidelog-iceberg": TidelogIceberg,
+    "flink-iceberg": FlinkJob.into_iceberg,
 }
+OURS = ("tidelog", "tidelog-iceberg")
 HEADER = (
     "| way | run | CPU | µs CPU a row or change | net of a start | seconds | peak memory |\n"
     "|---|---|---|---|---|---|---|\n"
@@ -121,13 +125,11 @@ def _show(
                 f"{each.seconds:.0f} | {each.peak_bytes / 1e9:.2f} GB |"
             )
     print()
-    own = a_change.pop("tidelog", None)
-    if own is None:
-        return
-    for name, other in a_change.items():
-        for what, mine, its in zip(("start and all", "net of a start"), own, other, strict=True):
+    ours = {name: a_change.pop(name) for name in OURS if name in a_change}
+    for (own, of_own), (name, other) in product(ours.items(), a_change.items()):
+        for what, mine, its in zip(("start and all", "net of a start"), of_own, other, strict=True):
             ratio = f"{mine / its:.2f} ×" if min(mine, its) > 0 else "too few changes to tell"
-            print(f"CPU a change, Tidelog's beside {name}'s, {what}: {ratio}")
+            print(f"CPU a change, {own}'s beside {name}'s, {what}: {ratio}")
 
 
 if __name__ == "__main__":

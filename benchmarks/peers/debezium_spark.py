@@ -52,7 +52,7 @@ class DebeziumSpark:
         self._events.mkdir()
         properties = PROPERTIES.format(port=source.port, directory=directory)
         (directory / "debezium.properties").write_text(properties)
-        self._class_path = class_path("debezium", "DebeziumFiles", directory)
+        self._class_path = class_path(["debezium"], "DebeziumFiles", directory)
         self._jars = ",".join(str(jar) for jar in delta_jars())
 
     def commands(self) -> Sequence[Sequence[str]]:

@@ -50,7 +50,11 @@ def reached_in_delta(table: Path, mark: Mark, rows: int) -> bool:
 
 
 def lines_in_delta(table: Path) -> Iterator[bytes]:
-    rows = by_delta_rs(str(table)).select(COLUMNS)
+    return lines_of(by_delta_rs(str(table)).select(COLUMNS))
+
+
+def lines_of(rows: pa.Table) -> Iterator[bytes]:
+    """Rows of `COLUMNS` as `Peer.lines` has them."""
     texts = []
     for name in COLUMNS:
         column = rows.column(name)

@@ -42,6 +42,7 @@ def test_a_catalog_s_properties_are_passed_on_and_never_shown(tmp_path: Path) ->
     [
         ("kind: iceberg", "say where"),
         ("kind: iceberg, path: a, catalog: {type: hive, warehouse: b}", "one of the two"),
+        ("kind: iceberg, catalog: {type: hadoop, warehouse: lake}", "write it as path: 'lake'"),
         ("kind: iceberg, path: a, vacuum_after: 59m", "at least 1h"),
         ("kind: iceberg, path: a, catalog_name: lake", "for a JDBC catalog"),
         ("kind: iceberg, path: a, storage_options: {region: x}", "path is a local directory"),

@@ -98,6 +98,14 @@ class IcebergSection(StorageOptionsSection, LakeSection):
             raise ValueError("say where: path, or catalog with its type and uri")
         if self.path is not None and "warehouse" in self.catalog:
             raise ValueError("path is the catalog's warehouse: give one of the two")
+        properties = self.catalog_properties()
+        warehouse = properties.get("warehouse", "/")
+        is_directory = properties.get("type") in ("hadoop", "jdbc", "hive")
+        if is_directory and not warehouse.startswith("/") and ":/" not in warehouse:
+            raise ValueError(
+                f"catalog: warehouse: '{warehouse}' is a relative path: write it as "
+                f"path: '{warehouse}', or as an absolute path or URL"
+            )
         if self.storage_options and self.path is not None and not is_object_store(self.path):
             raise ValueError("storage_options are for an object store; path is a local directory")
         if self.catalog_name is not None and not is_jdbc_catalog(self.catalog_properties()):

@@ -1,4 +1,4 @@
-"""Flink CDC's source for PostgreSQL into a Paimon table, one job in one JVM."""
+"""Flink CDC's source for PostgreSQL into a table of Paimon or Iceberg, one job in one JVM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers.java import class_path, version
@@ -35,12 +36,10 @@ _SOURCE = {
     "database-name": "postgres",
     "schema-name": "public",
     "table-name": "orders",
-    "slot.name": "flink",
     "decoding.plugin.name": "pgoutput",
     "changelog-mode": "upsert",
     "scan.incremental.snapshot.enabled": "true",
     "scan.lsn-commit.checkpoints-num-delay": "0",
-    "debezium.publication.name": "flink",
     "debezium.publication.autocreate.mode": "filtered",
 }
 # What Flink's own start scripts open to it in Java 17.
@@ -59,23 +58,68 @@ appender.console.layout.pattern = %d %p %c: %m%n
 """
 
 
-class FlinkPaimon:
-    title = (
-        f"Flink CDC {version('flink', 'flink-sql-connector-postgres-cdc')} (Flink "
-        f"{version('flink', 'flink-runtime')}) → Paimon {version('flink', 'paimon-flink-1.20')}"
-    )
-    slot = "flink"
+_CDC = (
+    f"Flink CDC {version('flink', 'flink-sql-connector-postgres-cdc')} (Flink "
+    f"{version('flink', 'flink-runtime')})"
+)
 
-    def __init__(self, source: Source, directory: Path) -> None:
-        self.directory = directory
+
+@dataclass(frozen=True)
+class _Lake:
+    """``catalog``: its options; ``table``: the table's; ``commits``: a pattern of files in the
+    warehouse, of which a commit writes one."""
+
+    title: str
+    jars: str
+    slot: str
+    catalog: str
+    table: str
+    database: str
+    commits: str
+
+
+_PAIMON = _Lake(
+    title=f"{_CDC} → Paimon {version('paimon', 'paimon-flink-1.20')}",
+    jars="paimon",
+    slot="flink",
+    catalog="'type' = 'paimon'",
+    table="'bucket' = '2'",
+    database="default",
+    commits="default.db/orders/snapshot/snapshot-*",
+)
+_ICEBERG = _Lake(
+    title=f"{_CDC} → Iceberg {version('iceberg', 'iceberg-flink-runtime-1.20')}",
+    jars="iceberg",
+    slot="flink_iceberg",
+    catalog="'type' = 'iceberg', 'catalog-type' = 'hadoop'",
+    table="'format-version' = '2', 'write.upsert.enabled' = 'true'",
+    database="lake",
+    commits="lake/orders/metadata/v*.metadata.json",
+)
+
+
+class FlinkJob:
+    def __init__(self, lake: _Lake, source: Source, directory: Path) -> None:
+        self.title, self.slot, self.directory = lake.title, lake.slot, directory
+        self._lake = lake
         self._source = source
-        self._class_path = class_path("flink", "FlinkJob", directory)
+        self._class_path = class_path(["flink", lake.jars], "FlinkJob", directory)
         self._checkpoints = directory / "checkpoints"
-        self._lake = f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{directory}')"
+        self._catalog = f"CREATE CATALOG lake WITH ({lake.catalog}, 'warehouse' = '{directory}')"
+        self._table = f"lake.`{lake.database}`.orders"
         (directory / "log4j.properties").write_text(_LOGGING)
 
+    @classmethod
+    def into_paimon(cls, source: Source, directory: Path) -> FlinkJob:
+        return cls(_PAIMON, source, directory)
+
+    @classmethod
+    def into_iceberg(cls, source: Source, directory: Path) -> FlinkJob:
+        return cls(_ICEBERG, source, directory)
+
     def commands(self) -> Sequence[Sequence[str]]:
-        options = {**_SOURCE, "port": str(self._source.port)}
+        options = {**_SOURCE, "port": str(self._source.port), "slot.name": self.slot}
+        options["debezium.publication.name"] = self.slot
         settings = {**_SETTINGS, "execution.checkpointing.dir": self._checkpoints.as_uri()}
         last = max(self._metadata(), key=_modified, default=None)
         if last is not None:
@@ -85,17 +129,18 @@ class FlinkPaimon:
             self._command(
                 settings,
                 f"CREATE TEMPORARY TABLE orders ({_ROW}) WITH ({written})",
-                self._lake,
-                f"CREATE TABLE IF NOT EXISTS lake.`default`.orders ({_ROW}) WITH ('bucket' = '2')",
-                "INSERT INTO lake.`default`.orders SELECT * FROM orders",
+                self._catalog,
+                f"CREATE DATABASE IF NOT EXISTS lake.`{self._lake.database}`",
+                f"CREATE TABLE IF NOT EXISTS {self._table} ({_ROW}) WITH ({self._lake.table})",
+                f"INSERT INTO {self._table} SELECT * FROM orders",
             )
         ]
 
     def reached(self, mark: Mark) -> bool:
-        """A checkpoint has it, and Paimon has committed since: it does so behind a checkpoint."""
+        """A checkpoint has it, and the lake has a commit since: it follows a checkpoint."""
         if not self._source.confirmed(self.slot, mark.lsn):
             return False
-        commits = self.directory.glob("default.db/orders/snapshot/snapshot-*")
+        commits = self.directory.glob(self._lake.commits)
         return max(map(_modified, commits), default=0) > max(
             map(_modified, self._metadata()), default=math.inf
         )
@@ -111,17 +156,17 @@ class FlinkPaimon:
         text = self.directory / "text"
         command = self._command(
             {**_SETTINGS, "execution.runtime-mode": "batch"},
-            self._lake,
+            self._catalog,
             f"CREATE TEMPORARY TABLE text ({row}) WITH ('connector' = 'filesystem', "
             f"'path' = '{text.as_uri()}', 'format' = 'csv', "
             "'csv.disable-quote-character' = 'true')",
-            f"INSERT INTO text SELECT {chosen} FROM lake.`default`.orders",
+            f"INSERT INTO text SELECT {chosen} FROM {self._table}",
         )
         log = self.directory / "read.log"
         with log.open("wb") as said:
             done = subprocess.run(command, cwd=self.directory, stdout=said, stderr=said)
         if done.returncode:
-            sys.exit(f"the copy in Paimon can't be read: see {log}")
+            sys.exit(f"the copy of {self.title} can't be read: see {log}")
         for file in sorted(path for path in text.rglob("*") if path.is_file()):
             with file.open("rb") as rows:
                 yield from rows

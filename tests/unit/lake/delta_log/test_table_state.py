@@ -125,7 +125,7 @@ def test_a_commit_of_ours_that_was_replaced_is_noticed(table: Table) -> None:
     state = table.create()
     table.fill(state, 2)
     table.foreign(2, [{"commitInfo": {}}, add(file("theirs"), data_change=True)])
-    with pytest.raises(OutputRefusedError, match=r"version 2, which this pipeline.*dump it again"):
+    with pytest.raises(OutputRefusedError, match=r"version 2 was replaced.*move the table away"):
         state.refresh()
 
 

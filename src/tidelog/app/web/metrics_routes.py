@@ -15,15 +15,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tidelog.app.web.metrics import MetricValues
-from tidelog.control.channels.rate_limit import (
-    ACCEPTED,
-    TokenRateLimit,
+from tidelog.control.channels.http_answers import (
+    HttpRefusal,
+    answering_refusals,
     check_token,
+    json_refusal,
 )
+from tidelog.control.channels.rate_limit import TokenRateLimit
 from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
 
 THREADS: Final = 4
 PATIENCE_S, HEALTH_PATIENCE_S = 10.0, 3.0
+_SILENT: Final = HttpRefusal(503, "NoAnswer", "the metrics could not be read in time")
 
 
 class Health:
@@ -55,23 +58,19 @@ class Health:
     def routes(self) -> list[Route]:
         """Return the routes; they answer in every process, and health needs no token."""
         return [
-            Route("/metrics", self._metrics, methods=["GET"]),
+            Route(
+                "/metrics",
+                answering_refusals(self._metrics, json_refusal, _SILENT),
+                methods=["GET"],
+            ),
             Route("/health/live", self._live, methods=["GET"]),
             Route("/health/ready", self._ready, methods=["GET"]),
         ]
 
     async def _metrics(self, request: Request) -> Response:
-        status = await check_token(request, self._tokens, self._rate_limit)
-        if status != ACCEPTED:
-            headers = {"WWW-Authenticate": "Bearer"}
-            return JSONResponse({"error": {"kind": "Unauthorized"}}, status, headers=headers)
+        await check_token(request, self._tokens, self._rate_limit)
         encode, media = choose_encoder(request.headers.get("accept", ""))
-        try:
-            body = await self._workers.run(lambda: encode(self._registry), PATIENCE_S)
-        except BusyError as busy:
-            return JSONResponse({"error": {"kind": "Busy", "message": str(busy)}}, 503)
-        except SilentError:
-            return JSONResponse({"error": {"kind": "NoAnswer"}}, 503)
+        body = await self._workers.run(lambda: encode(self._registry), PATIENCE_S)
         return Response(body, media_type=media)
 
     async def _live(self, _request: Request) -> Response:

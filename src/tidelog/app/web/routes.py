@@ -20,7 +20,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import resources
@@ -36,14 +36,19 @@ from starlette.routing import Route
 
 from tidelog.app.web.site import PollResult, Site
 from tidelog.config import RestSection
-from tidelog.control.channels.rate_limit import (
-    TOO_MANY_MESSAGE,
-    TokenRateLimit,
+from tidelog.control.channels.http_answers import (
+    Endpoint,
+    HttpRefusal,
+    answering_refusals,
+    json_refusal,
+    read_body,
+    reject_token,
 )
-from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.rate_limit import TokenRateLimit
+from tidelog.control.channels.request_workers import RequestWorkers
 from tidelog.control.commands import COMMANDS, Command, StartDump, command_from_json
 from tidelog.control.mailbox import new_id
-from tidelog.errors import Policy, TidelogError, UsageError
+from tidelog.errors import UsageError
 from tidelog.system.version import __version__
 
 # Sessions of users who have logged in. Pure: the time is an argument.
@@ -305,25 +310,9 @@ MAX_BODY_BYTES: Final = 256 << 10
 CSRF_HEADER: Final = "x-tidelog-csrf"
 
 
-class HttpRefusal(Exception):  # noqa: N818 - an answer, not an error of ours
-    """Raised to end a request with a status above 399."""
-
-    def __init__(self, status: int, kind: str, message: str) -> None:
-        self.status = status
-        self.kind = kind
-        self.message = message
-
-
 def json_answer(document: Any, status: int = 200) -> JSONResponse:
     """Return a JSON answer with the page's headers."""
     return JSONResponse(document, status, headers=dict(PAGE_HEADERS))
-
-
-def refusal_answer(refusal: HttpRefusal) -> Response:
-    """Return the answer to a refused request."""
-    body = {"error": {"kind": refusal.kind, "message": refusal.message}}
-    headers = {"Retry-After": "60"} if refusal.status == 429 else {}
-    return JSONResponse(body, refusal.status, headers={**PAGE_HEADERS, **headers})
 
 
 def cookie_names(request: Request, sessions: Sessions) -> dict[Role, str]:
@@ -374,11 +363,7 @@ async def body_of(request: Request) -> Mapping[str, Any]:
     """Return the body's JSON object, which other sites' forms can't send. Raises HttpRefusal."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HttpRefusal(415, "BadRequest", "the body is application/json")
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise HttpRefusal(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
+    body = await read_body(request, MAX_BODY_BYTES)
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -431,7 +416,6 @@ SILENT: Final = (
     "its state store or event log does not answer yet; the work continues, and a command may be "
     "done later: the audit list shows it"
 )
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Web:
@@ -533,15 +517,13 @@ class Web:
     async def _login(self, request: Request) -> Response:
         check_same_site(request)
         body = await body_of(request)
-        address = request.client.host if request.client else ""
         token, name = body.get("token"), body.get("name", "")
         if not isinstance(token, str) or not isinstance(name, str):
             raise HttpRefusal(400, "BadRequest", "token and name are texts")
         cookie = self._sessions.open(token, name, time.time())
         if cookie is None:
             # A right token never has to wait: nobody can lock others out by guessing.
-            if await self._rate_limit.reject(address):
-                raise HttpRefusal(429, "TooMany", TOO_MANY_MESSAGE)
+            await reject_token(request, self._rate_limit)
             raise HttpRefusal(403, "WrongToken", "this token is wrong")
         role, value = cookie
         response = json_answer({})
@@ -677,26 +659,5 @@ def _who(session: WebSession, request: Request) -> dict[str, str]:
 
 
 def _with_error_answers(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint so that each error gets an answer."""
-
-    async def guarded(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except HttpRefusal as refusal:
-            return refusal_answer(refusal)
-        except BusyError as busy:
-            return refusal_answer(HttpRefusal(503, "Busy", str(busy)))
-        except SilentError:
-            return refusal_answer(HttpRefusal(504, "NoAnswer", SILENT))
-        except UsageError as error:
-            return refusal_answer(HttpRefusal(400, "UsageError", str(error)))
-        except TidelogError as error:
-            waits = error.policy in (Policy.RETRY, Policy.RESTART)
-            return refusal_answer(
-                HttpRefusal(503 if waits else 500, type(error).__name__, str(error))
-            )
-        except Exception as error:  # noqa: BLE001 - its text may have values
-            logger.error("%s failed: %s", request.scope.get("path"), type(error).__name__)
-            return refusal_answer(HttpRefusal(500, "InternalError", type(error).__name__))
-
-    return guarded
+    silent = HttpRefusal(504, "NoAnswer", SILENT)
+    return answering_refusals(endpoint, lambda refusal: json_refusal(refusal, PAGE_HEADERS), silent)

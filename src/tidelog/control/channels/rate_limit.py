@@ -83,20 +83,7 @@ class TokenRateLimit:
         return True
 
 
-ACCEPTED, MISSING, TOO_MANY = 200, 401, 429
-TOO_MANY_MESSAGE = "too many wrong tokens; wait a minute"
-
-
-async def check_token(request: Request, tokens: Iterable[str], rate_limit: TokenRateLimit) -> int:
-    """`ACCEPTED` if the request has one of ``tokens``; else the status of the answer, delayed after
-    many failures.
-    """
-    if carries(request, tokens):
-        return ACCEPTED
-    if "authorization" not in request.headers:  # not a guess
-        return MISSING
-    address = request.client.host if request.client else ""
-    return TOO_MANY if await rate_limit.reject(address) else MISSING
+TOO_MANY_MESSAGE: Final = "too many wrong tokens; wait a minute"
 
 
 def carries(request: Request, tokens: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -20,14 +20,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from tidelog.control.channels.rate_limit import (
-    ACCEPTED,
-    MISSING,
-    TOO_MANY_MESSAGE,
-    TokenRateLimit,
+from tidelog.control.channels.http_answers import (
+    Endpoint,
+    HttpRefusal,
+    answering_refusals,
     check_token,
+    json_refusal,
+    read_body,
 )
-from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.rate_limit import TokenRateLimit
+from tidelog.control.channels.request_workers import RequestWorkers
 from tidelog.control.commands import (
     CancelDump,
     Command,
@@ -47,7 +49,7 @@ from tidelog.control.commands import (
 )
 from tidelog.control.debezium import from_document, parse
 from tidelog.control.mailbox import ApiBackend, Outcome, new_id
-from tidelog.errors import CommandIdReusedError, Policy, TidelogError, UsageError
+from tidelog.errors import UsageError
 from tidelog.system.version import __version__
 
 # Request bodies, and the OpenAPI document, built from the same models.
@@ -219,9 +221,11 @@ MAX_WAIT_S = 10.0
 THREADS = 32
 PATIENCE_S, HEALTH_PATIENCE_S = 30.0, 3.0
 _BY = "the HTTP interface"
-_NO_ANSWER_MESSAGE = (
+_SILENT = HttpRefusal(
+    503,
+    "NoAnswer",
     "the state store does not answer; whether a command was given is not known: ask again with its "
-    "dump_id"
+    "dump_id",
 )
 _REDIRECT = 307  # the same request, there
 
@@ -235,14 +239,6 @@ class Leadership:
     backend: ApiBackend | None
     leader: str | None = None
     url: str | None = None
-
-
-class HttpError(Exception):
-    """Ends a request with a status of 400 or more, or a redirect."""
-
-    def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
-        self.status = status
-        self.body = {"error": {"kind": kind, "message": message, **more}}
 
 
 def application(
@@ -269,8 +265,7 @@ def application(
 async def _not_routed(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "BadRequest")
-    body = {"error": {"kind": kind, "message": error.detail}}
-    return JSONResponse(body, error.status_code, headers=error.headers)
+    return json_refusal(HttpRefusal(error.status_code, kind, error.detail), error.headers)
 
 
 class _Interface:
@@ -283,51 +278,24 @@ class _Interface:
         self._workers = RequestWorkers(THREADS)
         self._healthy = RequestWorkers(2)  # its own: health requests need no token
 
-    def endpoint(self, route: ApiRoute) -> Callable[[Request], Awaitable[JSONResponse]]:
+    def endpoint(self, route: ApiRoute) -> Endpoint:
         handler = route.handler
 
         async def endpoint(request: Request) -> JSONResponse:
-            try:
-                if handler is None:
-                    return await self._healthy.run(self._health, HEALTH_PATIENCE_S)
-                await self._authorise(request)
-                body = await _body(request)
-                status, document = await self._workers.run(
-                    lambda: self._answer(handler, request, body), PATIENCE_S
-                )
-                return JSONResponse(document, status)
-            except BusyError as busy:
-                body_ = {"error": {"kind": "Busy", "message": str(busy)}}
-                return JSONResponse(body_, 503, {"Retry-After": "5"})
-            except SilentError:
-                body_ = {"error": {"kind": "NoAnswer", "message": _NO_ANSWER_MESSAGE}}
-                return JSONResponse(body_, 503, {"Retry-After": "5"})
-            except HttpError as failed:
-                headers = {
-                    401: {"WWW-Authenticate": "Bearer"},
-                    429: {"Retry-After": "60"},
-                    503: {"Retry-After": "1"},
-                }
-                if failed.status == _REDIRECT:
-                    headers[_REDIRECT] = {"Location": failed.body["error"]["url"]}
-                return JSONResponse(failed.body, failed.status, headers.get(failed.status))
-            except Exception as error:  # noqa: BLE001 - its text is not ours and may hold values
-                logger.error("%s %s failed: %s", route.method, route.path, type(error).__name__)
-                body_ = {"error": {"kind": "InternalError", "message": type(error).__name__}}
-                return JSONResponse(body_, 500)
+            if handler is None:
+                return await self._healthy.run(self._health, HEALTH_PATIENCE_S)
+            await check_token(request, [self._token], self._rate_limit)
+            body = await read_body(request, MAX_BODY_BYTES)
+            status, document = await self._workers.run(
+                lambda: self._answer(handler, request, body), PATIENCE_S
+            )
+            return JSONResponse(document, status)
 
-        return endpoint
+        return answering_refusals(endpoint, _answer_refusal, _SILENT)
 
     def _health(self) -> JSONResponse:
         leads = self._leadership().backend is not None
         return JSONResponse({"status": "ok", "role": "leader" if leads else "standby"})
-
-    async def _authorise(self, request: Request) -> None:
-        status = await check_token(request, [self._token], self._rate_limit)
-        if status == MISSING:
-            raise HttpError(401, "Unauthorized", "Authorization: Bearer TOKEN is missing or wrong")
-        if status != ACCEPTED:
-            raise HttpError(status, "TooMany", TOO_MANY_MESSAGE)
 
     def _answer(self, handler: Handler, request: Request, body: bytes) -> tuple[int, Any]:
         leadership = self._leadership()
@@ -337,30 +305,17 @@ class _Interface:
             if leader:
                 text = f"{leader} leads; send the request there"
             if leadership.url is None:
-                raise HttpError(503, "Standby", text, leader=leader, url=None)
+                raise HttpRefusal(503, "Standby", text, leader=leader, url=None)
             path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
             query = request.scope.get("query_string", b"").decode("latin-1")
             url = leadership.url.rstrip("/") + path + (f"?{query}" if query else "")
-            raise HttpError(_REDIRECT, "Standby", text, leader=leader, url=url)
-        try:
-            return handler(_Call(request, body, leadership.backend))
-        except CommandIdReusedError as error:
-            raise HttpError(409, "Conflict", str(error)) from None
-        except TidelogError as error:
-            if isinstance(error, UsageError):
-                status = 400
-            else:
-                status = 503 if error.policy in (Policy.RETRY, Policy.RESTART) else 500
-            raise HttpError(status, type(error).__name__, str(error)) from None
+            raise HttpRefusal(_REDIRECT, "Standby", text, leader=leader, url=url)
+        return handler(_Call(request, body, leadership.backend))
 
 
-async def _body(request: Request) -> bytes:
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise HttpError(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
-    return body
+def _answer_refusal(refusal: HttpRefusal) -> JSONResponse:
+    to = {"Location": refusal.more["url"]} if refusal.status == _REDIRECT else None
+    return json_refusal(refusal, to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +352,9 @@ class _Call:
         outcome = self.backend.mailbox.wait(command_id, wait_s, poll_s=0.05)
         if outcome is not None and outcome.error is not None:
             kind = "UsageError" if outcome.usage else "TidelogError"
-            raise HttpError(400 if outcome.usage else 500, kind, outcome.error, command=command_id)
+            raise HttpRefusal(
+                400 if outcome.usage else 500, kind, outcome.error, command=command_id
+            )
         answer: dict[str, Any] = {"id": command_id, "state": "waiting", "dump": dump, "details": {}}
         if outcome is not None:
             details = outcome.details
@@ -416,7 +373,7 @@ def _start(call: _Call) -> tuple[int, Any]:
     command = build_command(StartDump, body.command(dump_id))
     key = f"rest:dump:{dump_id}"
     if not call.backend.mailbox.key_used(key) and _find_dump(call, dump_id) is not None:
-        raise HttpError(409, "Conflict", f"there is a dump {dump_id} already")
+        raise HttpRefusal(409, "Conflict", f"there is a dump {dump_id} already")
     return call.send(command, key, dump_id)
 
 
@@ -446,7 +403,7 @@ def _outcome(call: _Call) -> tuple[int, Any]:
         return 200, outcome.to_dict()
     if call.backend.mailbox.is_waiting(command_id):
         return 200, Outcome(command_id, handled=False).to_dict()
-    raise HttpError(404, "NotFound", "there is no such command (any more)")
+    raise HttpRefusal(404, "NotFound", "there is no such command (any more)")
 
 
 def _notifications(call: _Call) -> tuple[int, Any]:
@@ -462,7 +419,7 @@ def _find_dump(call: _Call, dump_id: str) -> dict[str, Any] | None:
 def _dump(call: _Call) -> dict[str, Any]:
     dump = _find_dump(call, call.request.path_params["id"])
     if dump is None:
-        raise HttpError(404, "NotFound", "there is no such dump (any more); see /dumps")
+        raise HttpRefusal(404, "NotFound", "there is no such dump (any more); see /dumps")
     return dump
 
 

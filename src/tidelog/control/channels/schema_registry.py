@@ -7,26 +7,23 @@ https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.control.channels.rate_limit import (
-    ACCEPTED,
-    MISSING,
-    TOO_MANY_MESSAGE,
-    TokenRateLimit,
+from tidelog.control.channels.http_answers import (
+    Endpoint,
+    HttpRefusal,
+    answering_refusals,
     check_token,
+    read_body,
 )
-from tidelog.control.channels.request_workers import BusyError, RequestWorkers, SilentError
-from tidelog.errors import TidelogError
+from tidelog.control.channels.rate_limit import TokenRateLimit
+from tidelog.control.channels.request_workers import RequestWorkers
 from tidelog.eventlog.schemas import MessageSchema, MessageSchemaStore
-
-logger = logging.getLogger(__name__)
 
 _MEDIA = "application/vnd.schemaregistry.v1+json"
 _MAX_BODY_BYTES = 1 << 20
@@ -35,10 +32,19 @@ _NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
 _BAD_VERSION, _READ_ONLY, _BAD_SCHEMA = 42202, 42205, 42201
 
 
-class _Refused(Exception):  # noqa: N818 - an answer, not an error
-    def __init__(self, code: int, message: str) -> None:
-        self.code = code
-        self.message = message
+def _refused(code: int, message: str) -> HttpRefusal:
+    return HttpRefusal(int(str(code)[:3]), "Refused", message, code=code)
+
+
+_SILENT = HttpRefusal(503, "NoAnswer", "the storage of schemas does not answer")
+_CODES = {"Unauthorized": 401, "TooMany": 429, "TooLarge": 413, "Busy": 50003, "NoAnswer": 50003}
+
+
+def _answer_refusal(refusal: HttpRefusal) -> JSONResponse:
+    code = refusal.more.get("code", _CODES.get(refusal.kind, 50001))
+    body = {"error_code": code, "message": refusal.message}
+    headers = {"WWW-Authenticate": "Basic"} if code == 401 else None
+    return JSONResponse(body, int(str(code)[:3]), headers, media_type=_MEDIA)
 
 
 def routes(
@@ -74,41 +80,14 @@ _Answer = Callable[[Request, bytes], Any]
 
 def _endpoint(
     answer: _Answer, tokens: tuple[str, ...], rate_limit: TokenRateLimit, workers: RequestWorkers
-) -> Callable[[Request], Awaitable[Response]]:
+) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        status = await check_token(request, tokens, rate_limit)
-        if status not in (ACCEPTED, MISSING):
-            return _error(status, TOO_MANY_MESSAGE)
-        if status == MISSING:
-            refused = _error(401, "the token is missing or wrong")
-            refused.headers["WWW-Authenticate"] = "Basic"
-            return refused
-        try:
-            body = b""
-            async for piece in request.stream():
-                body += piece
-                if len(body) > _MAX_BODY_BYTES:
-                    return _error(413, f"a body has at most {_MAX_BODY_BYTES} bytes")
-            document = await workers.run(lambda: answer(request, body), _PATIENCE_S)
-            return JSONResponse(document, media_type=_MEDIA)
-        except BusyError as busy:
-            return _error(50003, str(busy))
-        except SilentError:
-            return _error(50003, "the storage of schemas does not answer")
-        except _Refused as refusal:
-            return _error(refusal.code, refusal.message)
-        except TidelogError as error:
-            return _error(50001, str(error))
-        except Exception as error:  # noqa: BLE001 - its text is not ours
-            logger.error("%s failed: %s", request.url.path, type(error).__name__)
-            return _error(50001, type(error).__name__)
+        await check_token(request, tokens, rate_limit)
+        body = await read_body(request, _MAX_BODY_BYTES)
+        document = await workers.run(lambda: answer(request, body), _PATIENCE_S)
+        return JSONResponse(document, media_type=_MEDIA)
 
-    return endpoint
-
-
-def _error(code: int, message: str) -> JSONResponse:
-    status = int(str(code)[:3])
-    return JSONResponse({"error_code": code, "message": message}, status, media_type=_MEDIA)
+    return answering_refusals(endpoint, _answer_refusal, _SILENT)
 
 
 class _Registry:
@@ -134,15 +113,15 @@ class _Registry:
         try:
             wanted = json.loads(json.loads(body)["schema"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise _Refused(_BAD_SCHEMA, 'the body is {"schema": "…"}, an Avro schema') from None
+            raise _refused(_BAD_SCHEMA, 'the body is {"schema": "…"}, an Avro schema') from None
         for each in known:
             if json.loads(each.text) == wanted:
                 return _describe(each)
-        raise _Refused(_NO_SCHEMA, "Schema not found")
+        raise _refused(_NO_SCHEMA, "Schema not found")
 
     def refuse(self, request: Request, _body: bytes) -> Any:
         subject = request.path_params["subject"]
-        raise _Refused(_READ_ONLY, f"Subject '{subject}' is in read-only mode")
+        raise _refused(_READ_ONLY, f"Subject '{subject}' is in read-only mode")
 
     def schema(self, request: Request, _body: bytes) -> Any:
         return {"schema": self._schemas_by_id(request)[0].text}
@@ -160,7 +139,7 @@ class _Registry:
         subject = request.path_params["subject"]
         versions = self._store.by_subject(subject)
         if not versions:
-            raise _Refused(_NO_SUBJECT, f"Subject '{subject}' not found.")
+            raise _refused(_NO_SUBJECT, f"Subject '{subject}' not found.")
         return versions
 
     def _version(self, request: Request) -> MessageSchema:
@@ -168,17 +147,17 @@ class _Registry:
         if wanted in ("latest", "-1"):
             return known[-1]
         if not wanted.isdecimal():
-            raise _Refused(_BAD_VERSION, "a version is a number from 1 up, or latest")
+            raise _refused(_BAD_VERSION, "a version is a number from 1 up, or latest")
         for each in known:
             if each.version == int(wanted):
                 return each
-        raise _Refused(_NO_VERSION, f"Version {wanted} not found.")
+        raise _refused(_NO_VERSION, f"Version {wanted} not found.")
 
     def _schemas_by_id(self, request: Request) -> list[MessageSchema]:
         wanted = request.path_params["id"]
         schemas = self._store.by_id(int(wanted)) if wanted.isdecimal() else []
         if not schemas:
-            raise _Refused(_NO_SCHEMA, f"Schema {wanted} not found")
+            raise _refused(_NO_SCHEMA, f"Schema {wanted} not found")
         return schemas
 
 

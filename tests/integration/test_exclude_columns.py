@@ -323,6 +323,7 @@ def test_a_misspelled_column_is_an_error_where_its_table_was_not_captured_before
     said = f"source.exclude_columns: '{named}': the table has no such column; did you mean doc?"
     source.excluded.append(named)
     assert f"✗ columns: {said}" in source("check", code=2)
+    assert f"-- {said}: " in source("check", "--sql", code=2)
     assert said in source("capture", code=2)
     source.excluded[-1] = f"{named}*"  # may be for columns to come
     assert f"no column of a captured table matches '{named}*'" in source("check")

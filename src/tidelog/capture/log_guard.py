@@ -209,8 +209,8 @@ class LogGuard:
         if self.drops_slot:
             return (
                 f"{text}. Its slot is dropped now, so that the server's disk gets free (an earlier "
-                "line says so if that failed): `tidelog reset` resumes after the gap and dumps all "
-                "tables again"
+                "line says so if that failed): `tidelog reset CONFIG` resumes after the gap and "
+                "dumps all tables again"
             )
         return (
             f"{text}. The slot is kept, and the server keeps its log. Fix what stops capture, or "

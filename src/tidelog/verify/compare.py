@@ -8,6 +8,7 @@ of the key: those of many tables at a time. Equal sums mean equal rows. Where th
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from tidelog.spark.transforms import Step, delivered_names, steps_of
 from tidelog.verify import digests as row_digests
 from tidelog.verify.digests import CopySums
 from tidelog.verify.model import ALL, BY_ROWS, Copy, Key, Range, Source, SourceRanges, TableReport
-from tidelog.verify.row_comparison import BEHIND, RowComparison
+from tidelog.verify.row_comparison import BEHIND, MOST_UNSETTLED, RowComparison
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 RANGE_ROWS = 20_000
 RANGES_AT_ONCE = 64
 TABLES_AT_ONCE = 64
+_ROUND_S = 0.5
 _DATES = ("date", "timestamp", "timestamptz")
 _UNCHANGING = ("select", "drop", "rename", "route")
 
@@ -53,6 +55,7 @@ def verify_tables(
             came = _caught_up(source, begun)
             to_sum = [each for each in begun if each in came and each.begin(came[each])]
             _sum_up(spark, source, to_sum)
+            _settle(source, begun)
         except BaseException:
             yield from ((each.copy, each.report()) for each in some if each.done)
             raise
@@ -93,6 +96,19 @@ def _sum_up(spark: SparkSession, source: Source, comparisons: Sequence[_Comparis
         if job:
             _compare_sums(spark, source, job)
             waiting.extendleft(each for each in reversed(job) if not each.summed_up)
+        if sum(len(each.rows.again) for each in comparisons) > MOST_UNSETTLED:
+            _settle(source, comparisons)
+
+
+def _settle(source: Source, comparisons: Sequence[_Comparison]) -> None:
+    """Read rows again that may not have been delivered: in rounds, with one wait for all copies."""
+    pause_s = 0.0
+    while waiting := [each for each in comparisons if each.rows.again]:
+        time.sleep(pause_s)
+        pause_s = _ROUND_S
+        for each, caught_up in _caught_up(source, waiting).items():
+            with each.own_errors():
+                each.rows.retry(caught_up)
 
 
 def _compare_sums(spark: SparkSession, source: Source, job: Sequence[_Comparison]) -> None:
@@ -133,7 +149,7 @@ class _Comparison:
     Attributes:
         planned: the next ranges to sum up; empty: not known yet.
         summed_up: whether nothing is left to sum up.
-        done: whether the comparison has a result.
+        rows: compares rows where sums differ, or can't be compared.
     """
 
     def __init__(self, spark: SparkSession, copy: Copy, source: Source) -> None:
@@ -141,16 +157,21 @@ class _Comparison:
         self.schema = copy.target.schema
         self.planned: list[Range] = []
         self.summed_up = False
-        self.done = False
+        self._done = False
         self._source = source
         self._steps = steps_of(copy.steps, self.schema.table)
         self._columns: Sequence[str] = copy.target.columns.names
         self._report = TableReport(str(self.schema.table), True)
-        self._rows = RowComparison(spark, copy, source, self._report)
+        self.rows = RowComparison(spark, copy, source, self._report)
         self._names: Mapping[str, str] = {}
         self._ordered = False  # whether a row has the same range on both sides
         self._after: Key | None = None
         self._theirs: list[Digest] = []  # of the ranges so far, if it has not
+
+    @property
+    def done(self) -> bool:
+        """Whether the comparison has a result."""
+        return self._done and not self.rows.again
 
     @contextmanager
     def own_errors(self) -> Iterator[None]:
@@ -162,7 +183,7 @@ class _Comparison:
             if found is None:
                 raise
             self._refuse(f"not compared: {found}")
-            self.planned, self.summed_up = [], True
+            self.planned, self.summed_up, self.rows.again = [], True, []
 
     def can_compare(self) -> bool:
         """Does the output deliver the table, and can rows of the copy be found by key?"""
@@ -176,7 +197,7 @@ class _Comparison:
         with self.own_errors():
             if self._begin(caught_up):
                 return True
-        self.done = True
+        self._done = True
         return False
 
     def _begin(self, caught_up: bool) -> bool:
@@ -208,11 +229,11 @@ class _Comparison:
         if not report.equal:
             return report
         report.equal = not (
-            report.missing or report.surplus or report.different or self._rows.unjudged
+            report.missing or report.surplus or report.different or self.rows.unjudged
         )
         if report.note == BEHIND:  # rows written after the count were compared by key
             with self.own_errors():
-                report.rows = self._rows.copy_rows(ALL).count()
+                report.rows = self.rows.copy_rows(ALL).count()
         if report.note and report.unsettled:
             report.equal = False
         return report
@@ -220,7 +241,7 @@ class _Comparison:
     def _refuse(self, note: str) -> None:
         if note:
             self._report.equal, self._report.note = False, note
-            self.done = True
+            self._done = True
 
     def _key_changes(self) -> str:
         """Return why rows of the copy can't be found by key; empty if they can."""
@@ -249,7 +270,7 @@ class _Comparison:
         if not names:
             return False
         early = [f"{backticked(name)} < DATE'0001-01-01'" for name in names]
-        return not self._rows.copy_rows(ALL).where(" OR ".join(early)).isEmpty()
+        return not self.rows.copy_rows(ALL).where(" OR ".join(early)).isEmpty()
 
     # ------------------------------------------------------------------ sums
 
@@ -301,8 +322,8 @@ class _Comparison:
             whole = Digest(sum(d.rows for d in self._theirs), sum(d.total for d in self._theirs))
             unequal = [ALL] if self.summed_up and list(ours) != [whole] else []
         if unequal:
-            self._rows.compare(unequal)
-        self.done = self.summed_up
+            self.rows.compare(unequal)
+        self._done = self.summed_up
         self._source.report_stage(
             self.schema.table, f"{counted(report.rows, 'row')} summed up on both sides"
         )
@@ -316,17 +337,17 @@ class _Comparison:
         self._report.because = str(error)
         self._report.ranges += 1
         rest: list[Range] = [(self._after, None)]
-        self._report.rows += self._rows.copy_rows_of(rest).count()
-        self._rows.compare(rest)
-        self.done = True
+        self._report.rows += self.rows.copy_rows_of(rest).count()
+        self.rows.compare(rest)
+        self._done = True
 
     def _compare_by_rows(self, because: str) -> None:
         report = self._report
         report.method, report.because = BY_ROWS, because
         self._source.report_stage(self.schema.table, "the copy's rows are counted")
-        report.rows = self._rows.copy_rows(ALL).count()
-        self._rows.compare([ALL])
-        self.done = True
+        report.rows = self.rows.copy_rows(ALL).count()
+        self.rows.compare([ALL])
+        self._done = True
 
 
 def _bounds(ranges: Sequence[Range]) -> list[Key]:

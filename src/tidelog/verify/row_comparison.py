@@ -8,7 +8,6 @@ others are read again by key, and count as unsettled if they never stop changing
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -242,14 +241,19 @@ FOREIGN = "the output has rows whose key is NULL, or no value of the source's ty
 
 
 class RowComparison:
-    """Compares rows of one table with its copy, and counts in ``report``. ``unjudged``: rows that
-    differed and were not read again by key.
+    """Compares rows of one table with its copy, and counts in ``report``.
+
+    Attributes:
+        again: keys of rows that differed and may not have been delivered: to be read again.
+        unjudged: number of rows that differed and are not read again by key.
     """
 
     def __init__(
         self, spark: SparkSession, copy: Copy, source: Source, report: TableReport
     ) -> None:
+        self.again: list[Key] = []
         self.unjudged = 0
+        self._rounds = 0
         self._spark = spark
         self._copy = copy
         self._source = source
@@ -276,40 +280,42 @@ class RowComparison:
         return found.where(condition)
 
     def compare(self, ranges: Sequence[Range]) -> None:
-        """Compare rows of the ranges; those that may not be delivered yet again by key."""
+        """Compare rows of the ranges; those that may not be delivered yet are left to `retry`."""
         self._report.ranges_read += len(ranges)
         requests = [
             ChunkRequest(self._schema.table, after=after, upto=upto) for after, upto in ranges
         ]
         found = self._compare_once(requests, lambda: self.copy_rows_of(ranges))
         report = self._report
-        again = list(found.keys["unsettled"])
-        beyond = found.counts["unsettled"] - len(again)
+        self.again += found.keys["unsettled"]
+        beyond = found.counts["unsettled"] - len(found.keys["unsettled"])
         if found.counts["foreign"]:  # rows that are not delivered yet never have such a key
             report.surplus += found.counts["foreign"]
             report.note = report.note or FOREIGN
         if found.definite > MOST_KEYS:
             self._count(found)
         else:  # by key, whatever the order of keys is
-            again += found.definite_keys
-        for round_ in range(ROUNDS):
-            if not again:
-                break
-            if round_:
-                time.sleep(0.5)
-            caught_up = all(self._source.caught_up([self._copy]))
-            if not caught_up:
-                report.note = BEHIND
-            key = self._schema.match_key
-            asked = [each for k in again for each in source_spellings(k, self._schema, key)]
-            request = ChunkRequest(self._schema.table, keys=tuple(asked), key_columns=key)
-            found = self._compare_once([request], lambda: self.copy_rows(ALL), again)
-            self._count(found)
-            again = list(found.keys["unsettled"])
-            if not caught_up:  # it would not in the next round either
-                break
-        report.unsettled += len(again) + beyond
+            self.again += found.definite_keys
+        report.unsettled += beyond
         self.unjudged += beyond
+
+    def retry(self, caught_up: bool) -> None:
+        """Read the rows of ``again`` once more, by key; after some rounds, what still changes is
+        unsettled. ``caught_up``: whether the copy has what was committed before.
+        """
+        report, key = self._report, self._schema.match_key
+        if not caught_up:
+            report.note = BEHIND
+        asked = [each for k in self.again for each in source_spellings(k, self._schema, key)]
+        request = ChunkRequest(self._schema.table, keys=tuple(asked), key_columns=key)
+        found = self._compare_once([request], lambda: self.copy_rows(ALL), self.again)
+        self._count(found)
+        self.again, self._rounds = list(found.keys["unsettled"]), self._rounds + 1
+        if not caught_up or self._rounds == ROUNDS:  # it would not in the next round either
+            report.unsettled += len(self.again)
+            self.again, self._rounds = [], 0
+        elif not self.again:
+            self._rounds = 0
 
     def _compare_once(
         self,

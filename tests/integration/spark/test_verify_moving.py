@@ -257,13 +257,49 @@ def test_rows_are_those_of_a_copy_that_has_caught_up_meanwhile(
     assert not [step for step in told if "waits" in step.get("stage", "")], told
 
 
-def configured(source: str, namespace: str, directory: Path) -> Config:
+def test_copies_with_rows_to_read_again_are_waited_for_together(
+    spark: Any, postgres16: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, many copies under load took minutes."""
+    dsn = postgres16.create_database("together")
+    sql = psycopg.connect(dsn, autocommit=True)
+    for table in ("a", "b", "c"):
+        sql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1)")
+    config = configured(
+        f"{{kind: postgres, url: '{dsn}', slot: together}}", "public", tmp_path, "*"
+    )
+    waits: list[int] = []
+    caught_up = ComparedSource.caught_up
+
+    def counted(self: ComparedSource, copies: Sequence[Copy]) -> list[bool]:
+        waits.append(len(copies))
+        if len(waits) == 1:
+            return [False] * len(copies)
+        if len(waits) == 2:
+            app.run_pipeline(config, once=True, stop_event=threading.Event())
+        return caught_up(self, copies)
+
+    monkeypatch.setattr(ComparedSource, "caught_up", counted)
+    try:
+        with sql, tidelog.CaptureGroup([config], pipelines=False):
+            wait_for(lambda: dumped(config))
+            app.run_pipeline(config, once=True, stop_event=threading.Event())
+            for table in ("a", "b", "c"):
+                sql.execute(f"INSERT INTO {table} VALUES (2), (3)".encode())
+            reports = app.verify(config).to_dict()["tables"]
+    finally:
+        postgres16.drop_database("together")
+    assert [(each["equal"], each["rows"]) for each in reports] == [(True, 3)] * 3, reports
+    assert waits == [3, 3]
+
+
+def configured(source: str, namespace: str, directory: Path, tables: str = "items") -> Config:
     file = directory / "tidelog.yaml"
     file.write_text(
         f"source: {source}\n"
         f"log: {{path: {directory}/log}}\n"
         f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"
-        f"outputs: [{{kind: delta, path: {directory}/lake, tables: ['{namespace}.items']}}]\n"
+        f"outputs: [{{kind: delta, path: {directory}/lake, tables: ['{namespace}.{tables}']}}]\n"
         f"pipeline: {{checkpoint: {directory}/checkpoint}}\n"
     )
     return load_config(file)

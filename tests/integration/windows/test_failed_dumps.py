@@ -8,6 +8,7 @@ import pytest
 from tests.integration.windows.live import Live
 
 from tidelog import app
+from tidelog.app.pipeline.backfill import request_dumps
 from tidelog.capture.dumps import automatic
 from tidelog.system.backoff import Backoff
 
@@ -51,3 +52,20 @@ def test_failed_dump_is_asked_for_again(
     one.wait_for(lambda: not failed(), "nothing is left to repeat")
     one.sql.execute("UPDATE t SET n = 0 WHERE id = 3")
     one.check()
+
+
+def test_failed_dump_that_an_output_needs_is_asked_for_again(
+    live: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic, "REPEAT_EVERY_S", 0.1)
+    monkeypatch.setattr(automatic, "REPEAT_MS", Backoff(500, 3_600_000))
+    one = live(snapshot="initial")
+    one.sql.execute(BROKEN + MENDED)
+    one.start()
+    one.wait_for(one.completions, "it is dumped at first")
+    one.sql.execute("DROP FUNCTION helper")
+    request_dumps(one.config, "lake", ["public.t"])
+    one.wait_for(lambda: app.status(one.config).document.get("to_repeat"), "its dump failed")
+    one.sql.execute(MENDED)
+    one.wait_for(lambda: len(one.completions()) > 1, "it is dumped again")
+    one.wait_for(lambda: not app.status(one.config).document["to_repeat"], "nothing is left")

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tidelog.app.base.outputs import destinations, pipeline_consumers
 from tidelog.app.overview.remote_control import send_command
+from tidelog.capture.dumps.store import CATCH_UP
 from tidelog.config import Config
 from tidelog.control.commands import StartDump, build_command
 from tidelog.control.mailbox import new_id
@@ -209,7 +210,7 @@ def _request_or_warn(config: Config, missing: dict[TableName, list[str]]) -> boo
 
 def _send(config: Config, tables: Collection[TableName]) -> str | None:
     """Send the command with a new dump id: an earlier dump does not count."""
-    dump_id = f"catch-up-{new_id().lower()}"
+    dump_id = CATCH_UP + new_id().lower()
     named = tuple(str(table) for table in sorted(tables))
     command = build_command(StartDump, {"dump_id": dump_id, "tables": named})
     return send_command(config, command, timeout_s=COMMAND_TIMEOUT_S).error

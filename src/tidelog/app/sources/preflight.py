@@ -153,11 +153,13 @@ def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[CheckFin
 def check_script(config: Config) -> tuple[list[str], bool]:
     """Return the SQL that `check` prints as lines of one script, and whether there is no error.
 
-    Only the source and the rights of outputs are checked.
+    Only the source, the rights of outputs and excluded columns are checked.
     """
     findings = source_kind(config).check()
     lines = list(fix_script([*findings, *output_grants(config)]))
-    return lines, all(finding.level != "error" for finding in findings)
+    wrong = [each for each in _check_patterns(config) if each.level == "error"]
+    lines += [f"-- {each.message}: {each.fix}" for each in wrong]
+    return lines, not wrong and all(finding.level != "error" for finding in findings)
 
 
 def output_grants(config: Config) -> Iterator[Finding]:

@@ -34,8 +34,10 @@ from tidelog.system.processes import unix_ms
 DUMP_PREFIX = "dump/"
 AUTOMATIC = "auto-"
 """Prefix of the ids of dumps that capture requests because rows changed without row events."""
-OWN = ("start-", "gap-")
-"""Prefixes of the ids of other dumps that capture itself requests."""
+CATCH_UP = "catch-up-"
+"""Prefix of the ids of dumps that outputs need."""
+OWN = ("start-", "gap-", CATCH_UP)
+"""Prefixes of the ids of other dumps that no user requests."""
 OPTIONS_KEY = "dump-options"
 KEEP_FINISHED = 500  # dumps; a request for a kept id is not executed again
 STORE_EVERY_S = 0.2
@@ -350,7 +352,7 @@ class DumpStore:
 
 
 def is_own(dump: DumpState) -> bool:
-    """Is the dump capture's own? If it fails, it is requested again (``failed_dumps``)."""
+    """Does capture itself, or an output, need the dump? If it fails, it is requested again."""
     return dump.reason == "initial" or dump.dump_id.startswith((AUTOMATIC, *OWN))
 
 

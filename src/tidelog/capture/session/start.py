@@ -44,8 +44,8 @@ def check_lost(state: StateStore, place: str) -> bool:
         f"log.path: {place} holds no event log, but the state store knows one of generation "
         f"{known.value}. If it is on a file system of its own, mount that on this host, or "
         "correct log.path; the state is left as it is. If the log is lost: restore it from a "
-        "backup (docs/how-to/restore.md), or begin a new one with `tidelog reset`, which dumps all "
-        "tables again"
+        "backup (docs/how-to/restore.md), or begin a new one with `tidelog reset CONFIG`, which "
+        "dumps all tables again"
     )
 
 

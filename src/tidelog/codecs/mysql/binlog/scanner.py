@@ -368,7 +368,7 @@ class BinlogScanner:
         elif kind == EventType.INCIDENT:
             raise GapError(
                 f"binlog at {self._state.where()}: the server logged an incident: it lost changes. "
-                "Start a new event log after it, which dumps the tables again"
+                "`tidelog reset CONFIG` has the tables dumped again"
             )
         elif kind in _LOADING:
             if not self._state.in_transaction:

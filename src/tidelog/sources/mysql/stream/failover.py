@@ -46,7 +46,8 @@ logger = logging.getLogger(__name__)
 
 NEW_LOG_ADVICE = "start a new event log and dump the tables again"
 NEW_LOG_OR_SETTING = (
-    "run `tidelog reset`, which has the tables dumped again, or set source.snapshot: when_needed"
+    "run `tidelog reset CONFIG`, which has the tables dumped again, or set source.snapshot: "
+    "when_needed"
 )
 _MOST_NAMED = 300
 """Maximum length of GTIDs in a message, in characters."""

@@ -281,8 +281,8 @@ def find_prepared(
             return found[-1], statements
     raise GapError(
         f"the XA transaction that is committed at {files.describe(seen.begin)} was prepared before "
-        "the oldest binlog that the source still has: its rows are lost. Start a new event log "
-        "and dump the tables again"
+        "the oldest binlog that the source still has: its rows are lost. "
+        "`tidelog reset CONFIG` has the tables dumped again"
     )
 
 

@@ -317,15 +317,15 @@ def replication_error(doing: str, server_id: int, number: int, message: str) -> 
     if _PURGED.search(message):
         return GapError(
             f"{doing}: the source no longer has this part of its binlog ({said}). Keep "
-            "binlogs for longer (binlog_expire_logs_seconds), then run `tidelog reset`, which "
-            "has the tables dumped again, or set source.snapshot: when_needed"
+            "binlogs for longer (binlog_expire_logs_seconds), then run `tidelog reset CONFIG`, "
+            "which has the tables dumped again, or set source.snapshot: when_needed"
         )
     if re.search(r"truncated in the middle of event", message, re.IGNORECASE):
         return GapError(
             f"{doing}: the binlog file ends in the middle of an event ({said}): the "
             "server, or its disk, failed while it wrote it, and it sends nothing of what "
-            "follows in the next file. Start a new event log, which dumps the tables again, or "
-            "set source.snapshot: when_needed, which does so by itself"
+            "follows in the next file. `tidelog reset CONFIG` has the tables dumped again, or set "
+            "source.snapshot: when_needed, which does so by itself"
         )
     if re.search(r"slave is not configured|checksum|log_bin|not open", message, re.IGNORECASE):
         return PreflightError(f"{doing}: {said}")

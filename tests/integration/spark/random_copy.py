@@ -1,4 +1,4 @@
-"""Brings a log into a Delta table in random batches, which fail, or meet other writers, now and
+"""Brings a log into a lake's table in random batches, which fail, or meet other writers, now and
 then.
 """
 
@@ -26,6 +26,8 @@ MOST_FAILURES = 25
 
 class RandomCopy:
     """``options``: of the output."""
+
+    points: Sequence[str] = POINTS
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class RandomCopy:
 
     def _surprise(self) -> dict[str, Any]:
         hits = [self.rng.choice([self._fail, self._rewrite, self._drive])]
-        return {self.rng.choice(POINTS): lambda: hits.pop()() if hits else None}
+        return {self.rng.choice(self.points): lambda: hits.pop()() if hits else None}
 
     def _fail(self) -> None:
         raise OSError("somebody pulled the plug")
@@ -84,7 +86,7 @@ class RandomCopy:
         """Another writer puts all files together."""
         table = self.opened()
         self.acted.append("files put together")
-        with failpoints.arm(dict.fromkeys(POINTS, lambda: None)):
+        with failpoints.arm(dict.fromkeys(self.points, lambda: None)):
             if table.state.files:
                 table.commit_compaction([rewrite_files(RewriteWork(table.files()))])
 
@@ -93,7 +95,7 @@ class RandomCopy:
         log = self.lake.built.log
         until = self.rng.randint(self.done + 1, log.latest_offset())
         self.acted.append(f"another driver up to {until}")
-        with failpoints.arm(dict.fromkeys(POINTS, lambda: None)), suppress(TidelogError):
+        with failpoints.arm(dict.fromkeys(self.points, lambda: None)), suppress(TidelogError):
             self.other.write(batch_of(log, self.done, until))
 
     # ------------------------------------------------------------ what is there

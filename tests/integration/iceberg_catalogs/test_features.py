@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.expressions import EqualTo
 from pyiceberg.table import StaticTable
 from tests.integration.iceberg_catalogs.conftest import Delivered
 from tests.integration.iceberg_catalogs.test_readers import metadata, read
@@ -164,6 +165,61 @@ def test_rows_of_files_are_in_the_order_of_the_table(
     delivered.write(output)
     output.close()
     assert (0, [9]) in orders(delivered), "an order that Tidelog can't keep"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    "mode", ["merge-on-read", pytest.param("copy-on-write", marks=pytest.mark.thorough)]
+)
+def test_files_of_several_partition_specs_are_written_beside_each_other(
+    delivered: Delivered, version: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users add and replace fields amid; a batch deletes rows of files of all specs."""
+    built = delivered.built
+    schema = built.table("public.t", {"id": "int64", "v": "text"})
+    output = delivered.output(
+        CATALOG, format_version=version, mode=mode, partition_by={"*.*": ["truncate(1, v)"]}
+    )
+    output.prepare(built.log.generation)
+    wanted: dict[int, str] = {}
+
+    def batch(first: int, *gone: int, changed: int = 0) -> None:
+        for number in range(first, first + 16):
+            wanted[number] = f"v{number % 2}"
+            built.insert(schema, str(number), wanted[number])
+        for number in gone:
+            del wanted[number]
+            built.delete(schema, str(number))
+        if changed:
+            wanted[changed] = "w"
+            built.update(schema, str(changed), "w")
+        built.flush()
+        delivered.write(output)
+        assert not output.left_out_tables()
+        rows = read(delivered)
+        assert {row["id"]: row["v"] for row in rows} == wanted
+        assert len(rows) == len(wanted)
+
+    batch(0)
+    table = Table(output).table
+    table.updateSpec().addField("v").commit()
+    batch(20, 1, changed=2)
+    table.refresh()
+    table.updateSpec().removeField("v_trunc").removeField("v").addField("id").commit()
+    batch(40, 3, 21, changed=22)
+    table.refresh()
+    table.updateSpec().removeField("id").commit()
+    batch(60, 4, 23, 40)
+    static = StaticTable.from_metadata(metadata(delivered, "public/t"))
+    if mode == "merge-on-read":
+        data, deletes = static.inspect.data_files(), static.inspect.delete_files()
+        assert set(data["spec_id"].to_pylist()) == {0, 1, 2, 3}
+        assert set(deletes["spec_id"].to_pylist()) == {0, 1}
+    changed = static.scan(row_filter=EqualTo("v", "w")).to_arrow()
+    assert set(changed["id"].to_pylist()) == {2, 22}
+    monkeypatch.setattr(lake_table, "FILES_OF_A_TIER", 2)
+    batch(80, 5, 24, 41, 60)
+    output.close()
 
 
 def orders(delivered: Delivered) -> list[tuple[int, list[int]]]:

@@ -256,10 +256,6 @@ class LakeTable(ABC):
         return self.column_types()
 
     @abstractmethod
-    def partitions(self) -> tuple[str, ...]:
-        """Return the columns that it is partitioned by, as in the layout."""
-
-    @abstractmethod
     def create(self, target: TargetTable, generation: str) -> None:
         """Create the table for the target's columns, unless it exists."""
 
@@ -357,14 +353,6 @@ class LakeTable(ABC):
                 f"{self.location} contains {_NOUN.get(holds, holds)} of {table}, and the output's "
                 f"holds says {self.layout.holds}. Write holds: {{{str(table)!r}: {holds}}}; or "
                 "give the output another path and name; or move the table away and dump "
-                f"{table} again."
-            )
-        kept, wanted = self.partitions(), self.layout.partitions
-        if kept != wanted:
-            raise TableLeftOutError(
-                f"{self.location} is partitioned by {', '.join(kept) or 'nothing'}, and the "
-                f"configuration says {', '.join(wanted) or 'nothing'}. {self._noun()} keeps its "
-                "partitions: set partition_by accordingly, or move the table away and dump "
                 f"{table} again."
             )
 

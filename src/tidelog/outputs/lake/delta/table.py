@@ -252,9 +252,18 @@ class DeltaTable(LakeTable):
     def definition(self) -> object:
         return self.metadata
 
-    def partitions(self) -> tuple[str, ...]:
+    def check_ours(self, table: TableName, generation: str) -> None:
+        super().check_ours(table, generation)
         names = {each["name"]: source_name(each) for each in self.metadata.schema["fields"]}
-        return tuple(names[each] for each in self.metadata.partition_columns)
+        kept = tuple(names[each] for each in self.metadata.partition_columns)
+        wanted = self.layout.partitions
+        if kept != wanted:
+            raise TableLeftOutError(
+                f"{self.location} is partitioned by {', '.join(kept) or 'nothing'}, and the "
+                f"configuration says {', '.join(wanted) or 'nothing'}. A Delta table keeps its "
+                "partitions: set partition_by accordingly, or move the table away and dump "
+                f"{table} again."
+            )
 
     def layout_columns(self) -> tuple[str, ...]:
         return (*self.layout.partitions, *self.layout.clusters)

@@ -60,7 +60,7 @@ class IcebergSection(StorageOptionsSection, LakeSection):
     )
     partition_by: dict[TablePattern, list[str]] = Field(
         default={},
-        description="By table or pattern, what the copy is partitioned by, for good: columns, or "
+        description="By table or pattern, what a new copy is partitioned by: columns, or "
         "`years(c)`, `months(c)`, `days(c)`, `hours(c)`, `bucket(16, c)`, `truncate(4, c)` of one.",
         examples=[{"public.events": ["days(created_at)"]}],
     )

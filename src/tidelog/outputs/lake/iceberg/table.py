@@ -232,9 +232,6 @@ class IcebergTable(LakeTable):
             ]
         )
 
-    def partitions(self) -> tuple[str, ...]:
-        return tuple(each.partition.sql(quote=False) for each in self._partition_fields())
-
     def layout_columns(self) -> tuple[str, ...]:
         return tuple(Partition.parse(each).column for each in self.layout.partitions)
 

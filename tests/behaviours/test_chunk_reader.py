@@ -27,6 +27,7 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
@@ -375,7 +376,10 @@ def test_rows_that_share_a_key_are_found_when_spread(source: Source) -> None:
     source.sql.execute("INSERT INTO n SELECT g, 'b' FROM generate_series(1, 999) g")
     source.sql.execute("INSERT INTO n VALUES (NULL, 'first'), (NULL, 'second')")
     chunks = PostgresChunkReader(
-        source.dsn, source.schemas, strategy=source.strategy, keys={"public.n": ["a"]}
+        source.dsn,
+        source.schemas,
+        strategy=source.strategy,
+        finder=PostgresSchemaFinder({"public.n": ["a"]}),
     )
     try:
         with pytest.raises(ChunkRefusedError, match="share a key"):
@@ -388,7 +392,10 @@ def test_rows_that_share_a_key_are_found_when_spread(source: Source) -> None:
 def test_a_table_that_can_not_be_captured_any_more_is_a_chunk_that_failed(source: Source) -> None:
     """Any other error would end capture, and not only the table."""
     reader = PostgresChunkReader(
-        source.dsn, source.schemas, strategy=source.strategy, exclude_columns=["public.t.v"]
+        source.dsn,
+        source.schemas,
+        strategy=source.strategy,
+        finder=PostgresSchemaFinder(exclude_columns=["public.t.v"]),
     )
     try:
         assert reader.read(ChunkRequest(T)).schema.column_names == ("id",)

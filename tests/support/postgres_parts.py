@@ -7,6 +7,7 @@ from typing import Any
 
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.connect import Connection
 from tidelog.sources.postgres.preflight.checks import PostgresPreflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
@@ -23,6 +24,11 @@ def _publications(
     return Publications(name, tables, slot=slot, exclude_columns=exclude_columns, **own)
 
 
+def _finder(publications: Publications, options: dict[str, Any]) -> PostgresSchemaFinder:
+    keys, excluded = options.pop("keys", None), options.pop("exclude_columns", ())
+    return PostgresSchemaFinder(keys, publications.names, excluded)
+
+
 def publication_sql(publications: Publications, connection: Connection) -> list[str]:
     """The SQL that publishes what is not published; empty if all is."""
     return [sql for step in publications.planner(connection).steps() for sql in step.statements]
@@ -37,11 +43,13 @@ def log_reader(
     **options: Any,
 ) -> PostgresLogReader:
     publications = _publications(slot, tables, options)
-    return PostgresLogReader(dsn, registry, publications, slot=slot, **options)
+    finder = _finder(publications, options)
+    return PostgresLogReader(dsn, registry, publications, slot=slot, finder=finder, **options)
 
 
 def preflight(
     dsn: str, *, slot: str = "tidelog", tables: Sequence[str] = ("*.*",), **options: Any
 ) -> PostgresPreflight:
     publications = _publications(slot, tables, options, options.get("exclude_columns", ()))
-    return PostgresPreflight(dsn, publications, slot=slot, **options)
+    finder = _finder(publications, options)
+    return PostgresPreflight(dsn, publications, slot=slot, finder=finder, **options)

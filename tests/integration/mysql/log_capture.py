@@ -21,6 +21,7 @@ from tidelog.ports import (
     SignalSeen,
     WatermarkSeen,
 )
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import log_end
 
@@ -120,8 +121,14 @@ class LogCapture:
     reader: MySqlLogReader = field(init=False)
 
     def __post_init__(self) -> None:
+        options = dict(self.options)
+        finder = MySqlSchemaFinder(options.pop("keys", None))
         self.reader = MySqlLogReader(
-            self.url or self.server.url, self.schemas, tables=self.tables, **self.options
+            self.url or self.server.url,
+            self.schemas,
+            tables=self.tables,
+            finder=finder,
+            **options,
         )
 
     def start(self, resume: Resume | None = None) -> Resume:

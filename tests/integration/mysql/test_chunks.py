@@ -27,6 +27,7 @@ from tidelog.errors import (
 from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
 from tidelog.sources.mysql.chunks.reader import SQL_MODE, MySqlChunkReader
 from tidelog.sources.mysql.chunks.rows import row_texts
@@ -80,7 +81,7 @@ def source(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> Itera
         schemas,
         lock_timeout_ms=300,
         statement_timeout_ms=2_000,
-        keys={"*.t": ["a", "b"]},
+        finder=MySqlSchemaFinder({"*.t": ["a", "b"]}),
     )
     with mysql_family.connect(mysql_family_database) as sql:
         found = Source(mysql_family, mysql_family_database, sql, chunks, schemas)

@@ -21,6 +21,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest
 from tidelog.sources.postgres.catalogue.identity import IdentityTrouble, identities
 from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
@@ -102,7 +103,9 @@ def replayed(capture: Capture) -> dict[tuple[Any, ...], dict[str, str | None]]:
 
 def dumped(dsn: str, capture: Capture) -> list[dict[str, str | None] | None]:
     """The table as a dump has it, under the schema that the log showed."""
-    reader = PostgresChunkReader(dsn, capture.schemas, strategy="snapshot", publications=NAMES)
+    reader = PostgresChunkReader(
+        dsn, capture.schemas, strategy="snapshot", finder=PostgresSchemaFinder(publications=NAMES)
+    )
     try:
         chunk = reader.read(ChunkRequest(T))
         assert set(chunk.rows.schema_id.tolist()) == {latest(capture).schema_id}

@@ -12,6 +12,7 @@ from tests.integration.postgres.conftest import rows_of
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.chunks.sql import PostgresChunkSql, operator_schemas
 
@@ -28,7 +29,9 @@ def schemas() -> NullRegistry:
 
 @pytest.fixture
 def chunks(database: str, schemas: NullRegistry) -> Iterator[PostgresChunkReader]:
-    reader = PostgresChunkReader(database, schemas, keys={"public.t": ["a", "b"]})
+    reader = PostgresChunkReader(
+        database, schemas, finder=PostgresSchemaFinder({"public.t": ["a", "b"]})
+    )
     yield reader
     reader.close()
 
@@ -36,7 +39,9 @@ def chunks(database: str, schemas: NullRegistry) -> Iterator[PostgresChunkReader
 @pytest.fixture
 def single(database: str, schemas: NullRegistry) -> Iterator[PostgresChunkReader]:
     """With a surrogate key of one column."""
-    reader = PostgresChunkReader(database, schemas, keys={"public.t": ["a"]})
+    reader = PostgresChunkReader(
+        database, schemas, finder=PostgresSchemaFinder({"public.t": ["a"]})
+    )
     yield reader
     reader.close()
 

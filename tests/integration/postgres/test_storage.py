@@ -19,6 +19,7 @@ from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.ports import Published, Retention, UnsupportedReason
 from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.storage import rows_may_differ
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
@@ -47,7 +48,9 @@ def sql(server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
 def differs(server: PostgresServer, sql: psycopg.Connection[Any]) -> Iterator[Differs]:
     """After these statements, may rows have changed without an event?"""
     publications = Publications("tidelog", ["public.*"])
-    catalogue = PostgresCatalogue(server.dsn("storage"), publications=publications.names)
+    catalogue = PostgresCatalogue(
+        server.dsn("storage"), finder=PostgresSchemaFinder(publications=publications.names)
+    )
 
     def compare(*statements: str) -> bool:
         publications.sync(sql)
@@ -240,7 +243,9 @@ def test_table_whose_updates_were_not_published_for_a_while_is_noticed(
 
 @contextmanager
 def opened(server: PostgresServer, publications: Publications) -> Iterator[PostgresCatalogue]:
-    catalogue = PostgresCatalogue(server.dsn("storage"), publications=publications.names)
+    catalogue = PostgresCatalogue(
+        server.dsn("storage"), finder=PostgresSchemaFinder(publications=publications.names)
+    )
     yield catalogue
     catalogue.close()
 
@@ -328,7 +333,9 @@ def test_table_that_left_a_publication_of_others_and_came_back_is_noticed(
     sql.execute("CREATE TABLE other (id int PRIMARY KEY)")
     sql.execute("CREATE PUBLICATION theirs FOR TABLE t")
     catalogue = PostgresCatalogue(
-        server.dsn("storage"), publications=["theirs"], published_by_others=True
+        server.dsn("storage"),
+        finder=PostgresSchemaFinder(publications=["theirs"]),
+        published_by_others=True,
     )
     assert catalogue.tables(["*.*"]) == [T]
     before = catalogue.shape(T)
@@ -459,7 +466,9 @@ def test_new_expression_of_a_published_generated_column_is_noticed(
 ) -> None:
     """It rewrites the column's values; where they are not published no row changes for us."""
     dsn = postgres18.create_database("expression")
-    catalogue = PostgresCatalogue(dsn, publications=["tidelog", "tidelog_inserts"])
+    catalogue = PostgresCatalogue(
+        dsn, finder=PostgresSchemaFinder(publications=["tidelog", "tidelog_inserts"])
+    )
     with psycopg.connect(dsn, autocommit=True) as sql:
         sql.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id) STORED)")
         for full, noticed in ((False, False), (True, True)):
@@ -512,12 +521,10 @@ def test_shapes_of_many_tables_are_those_of_each_with_its_own_error(
         'REVOKE ALL ON hidden FROM "some reader"'
     )
     Publications("tidelog", ["public.*"]).sync(sql)
-    settings: dict[str, Any] = {
-        "keys": {"public.c": ["no"]},
-        "exclude_columns": ["public.*.secret"],
-        "publications": ["tidelog", "tidelog_inserts"],
-    }
-    catalogue = PostgresCatalogue(server.dsn("storage", user="some reader"), **settings)
+    finder = PostgresSchemaFinder(
+        {"public.c": ["no"]}, ["tidelog", "tidelog_inserts"], ["public.*.secret"]
+    )
+    catalogue = PostgresCatalogue(server.dsn("storage", user="some reader"), finder=finder)
     tables = [TableName("public", name) for name in ("a", "gone", "hidden", *"bcdef")]
     single: dict[TableName, Any] = {}
     for table in tables:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -36,15 +36,6 @@ from tidelog.ports import (
 )
 from tidelog.sources.findings import Finding
 from tidelog.system.extras import missing_extra
-
-
-class SchemaOptions(TypedDict):
-    """Options for every lookup of a table's schema. All lookups get the same ones: they must agree
-    on the keys, and none may read an excluded column.
-    """
-
-    keys: Mapping[str, Sequence[str]]
-    exclude_columns: Sequence[str]
 
 
 class Estimates(Protocol):

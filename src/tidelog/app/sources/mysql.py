@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from tidelog.app.sources.kinds import SchemaOptions, SourceParts
+from tidelog.app.sources.kinds import SourceParts
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
@@ -26,6 +26,7 @@ from tidelog.ports import (
 )
 from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.catalogue.cascades import cascades
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
 from tidelog.sources.mysql.chunks.digests import MySqlDigests, MySqlEstimates
@@ -51,10 +52,8 @@ class MySqlKind:
     def __init__(self, config: Config) -> None:
         assert isinstance(config.source, MySqlSourceSection)
         self._source = config.source
-        self._of_schemas: SchemaOptions = {
-            "keys": config.source.keys,
-            "exclude_columns": config.source.exclude_columns,
-        }
+        # One for all lookups: they must agree on the keys, and none may read an excluded column.
+        self._finder = MySqlSchemaFinder(config.source.keys, config.source.exclude_columns)
         self._url = parse_url(config.source.server_url)  # one pin for all connections
         self._name = config.log.path
         replica = ReplicaId.derived(f"{self._url.where} {self._name}", config.source.server_id)
@@ -87,7 +86,7 @@ class MySqlKind:
             tables=source.tables,
             watermark_schema=source.watermark_schema,
             signal_table=source.signal_table,
-            **self._of_schemas,
+            finder=self._finder,
             expected=expected,
             seen=self._seen,
             logged=self._logged,
@@ -103,7 +102,7 @@ class MySqlKind:
                 registry,
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
-                **self._of_schemas,
+                finder=self._finder,
                 seen=self._seen,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
@@ -116,7 +115,7 @@ class MySqlKind:
                 registry,
                 tables=tables,
                 may_stop_writers=may_stop_writers,
-                **self._of_schemas,
+                finder=self._finder,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
@@ -144,7 +143,7 @@ class MySqlKind:
             self._url,
             own_schemas=[source.watermark_schema],
             metadata_tables=[source.signal_table] if source.signal_table else (),
-            **self._of_schemas,
+            finder=self._finder,
         )
 
     def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
@@ -152,7 +151,7 @@ class MySqlKind:
             self._url,
             registry,
             watermark_schema=self._source.watermark_schema,
-            **self._of_schemas,
+            finder=self._finder,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
@@ -160,15 +159,15 @@ class MySqlKind:
         return MySqlDigests(
             self._url,
             watermark_schema=self._source.watermark_schema,
-            **self._of_schemas,
+            finder=self._finder,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
     def estimates(self) -> MySqlEstimates:
-        return MySqlEstimates(self._url, **self._of_schemas)
+        return MySqlEstimates(self._url, self._finder)
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> MySqlSchemaNotes:
-        return MySqlSchemaNotes(self._url, registry, state, **self._of_schemas)
+        return MySqlSchemaNotes(self._url, registry, state, self._finder)
 
     def check(self) -> list[Finding]:
         source = self._source
@@ -180,7 +179,8 @@ class MySqlKind:
             watermark_schema=source.watermark_schema,
             strategy=source.watermarks,
             signal_table=source.signal_table,
-            **self._of_schemas,
+            keys=source.keys,
+            exclude_columns=source.exclude_columns,
             cascades=source.cascades,
             snapshot_mode=source.snapshot_mode,
         ).check()

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidelog.app.base.log_location import event_log_path, log_copy_id
-from tidelog.app.sources.kinds import SchemaOptions, SourceParts
+from tidelog.app.sources.kinds import SourceParts
 from tidelog.codecs.postgres.pgoutput import PgoutputScanner
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.config import Config
@@ -70,10 +70,6 @@ class PostgresKind:
     def __init__(self, config: Config) -> None:
         assert isinstance(config.source, PostgresSourceSection)
         self._source = config.source
-        self._of_schemas: SchemaOptions = {
-            "keys": config.source.keys,
-            "exclude_columns": config.source.exclude_columns,
-        }
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
         self._log_location, self._state_url = event_log_path(config), config.state.location
@@ -88,6 +84,10 @@ class PostgresKind:
             signal_table=source.signal_table,
             slot=source.slot,
             exclude_columns=source.exclude_columns,
+        )
+        # One for all lookups: they must agree on the keys, and none may read an excluded column.
+        self._finder = PostgresSchemaFinder(
+            source.keys, self._publications.names, source.exclude_columns
         )
 
     @property
@@ -109,7 +109,7 @@ class PostgresKind:
             registry,
             self._publications,
             slot=self._source.slot,
-            **self._of_schemas,
+            finder=self._finder,
             expected=expected,
             state=state,
             which_copy=lambda: log_copy_id(self._log_location),
@@ -126,8 +126,7 @@ class PostgresKind:
                 registry,
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
-                **self._of_schemas,
-                publications=publications.names,
+                finder=self._finder,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
@@ -139,8 +138,7 @@ class PostgresKind:
                 registry,
                 tables=tables,
                 keep_locks=keep_locks,
-                **self._of_schemas,
-                publications=publications.names,
+                finder=self._finder,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
@@ -196,8 +194,7 @@ class PostgresKind:
             self._server_dsn,
             own_schemas=[source.watermark_schema],
             metadata_tables=[source.signal_table] if source.signal_table else (),
-            **self._of_schemas,
-            publications=self._publications.names,
+            finder=self._finder,
             published_by_others=source.watermarks == "snapshot",
             slot=source.slot,
         )
@@ -207,23 +204,21 @@ class PostgresKind:
             self._dsn,
             registry,
             watermark_schema=self._source.watermark_schema,
-            **self._of_schemas,
-            publications=self._publications.names,
+            finder=self._finder,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
     def digests(self) -> PostgresDigests:
         return PostgresDigests(
             self._dsn,
-            **self._of_schemas,
-            publications=self._publications.names,
+            finder=self._finder,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
     def estimates(self) -> PostgresEstimates:
         return PostgresEstimates(
             self._dsn,
-            PostgresSchemaFinder(publications=self._publications.names, **self._of_schemas),
+            self._finder,
         )
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> NoSchemaNotes:
@@ -235,7 +230,7 @@ class PostgresKind:
             self._dsn,
             self._publications,
             slot=self._source.slot,
-            **self._of_schemas,
+            finder=self._finder,
             owner=self._slot_owner(),
         ).check()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pymysql
@@ -53,8 +53,7 @@ class MySqlCatalogue:
         url: the server.
         own_schemas: databases that are never listed, e.g. that of the watermark table.
         metadata_tables: other tables that are never listed, as ``database.name``: the signal table.
-        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
-        exclude_columns: see `MySqlSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
     """
 
     def __init__(
@@ -63,13 +62,12 @@ class MySqlCatalogue:
         *,
         own_schemas: Sequence[str] = ("tidelog",),
         metadata_tables: Sequence[str] = (),
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
+        finder: MySqlSchemaFinder | None = None,
     ) -> None:
         self._url = url
         self._metadata_tables = {TableName.parse(name) for name in metadata_tables}
         self._hidden = {*SYSTEM_SCHEMAS, *own_schemas}
-        self._finder = MySqlSchemaFinder(keys, exclude_columns)
+        self._finder = finder or MySqlSchemaFinder()
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._folds_case = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pymysql
@@ -78,8 +78,7 @@ class MySqlBlockingReader:
         url: the server.
         registry: numbers the schema that rows were read under.
         tables: the tables to lock in `begin`, which takes another snapshot if one of them changed.
-        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
-        exclude_columns: see `MySqlSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
         lock_timeout_ms: longest wait for a lock; rounded up to whole seconds.
         statement_timeout_ms: time limit of a SELECT, except that of a table without a key.
         may_stop_writers: whether MySQL's writers may be stopped for an instant.
@@ -92,15 +91,14 @@ class MySqlBlockingReader:
         *,
         tables: Sequence[TableName] = (),
         may_stop_writers: bool = True,
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
+        finder: MySqlSchemaFinder | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._url = url
         self._registry = registry
         self._tables = tuple(tables)
-        self._finder = MySqlSchemaFinder(keys, exclude_columns)
+        self._finder = finder or MySqlSchemaFinder()
         wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
         self._settings = {
             **SQL_MODE,

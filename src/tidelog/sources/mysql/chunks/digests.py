@@ -154,8 +154,7 @@ class MySqlDigests:
         url: the server.
         watermark_schema: database of the watermark table. It is written only on MySQL without
             GTIDs, where nothing else shows what a SELECT can see.
-        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
-        exclude_columns: see `MySqlSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
         statement_timeout_ms: time limit of a SELECT.
     """
 
@@ -164,8 +163,7 @@ class MySqlDigests:
         url: str | ServerUrl,
         *,
         watermark_schema: str = "tidelog",
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
+        finder: MySqlSchemaFinder | None = None,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._url = url
@@ -177,8 +175,7 @@ class MySqlDigests:
             url,
             NullRegistry(),
             strategy="gtid",
-            keys=keys,
-            exclude_columns=exclude_columns,
+            finder=finder,
             statement_timeout_ms=statement_timeout_ms,
         )
         self._indexes: dict[str, KeyIndex] = {}
@@ -289,18 +286,16 @@ class MySqlEstimates:
 
     Args:
         url: the server.
-        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
-        exclude_columns: see `MySqlSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
     """
 
     def __init__(
         self,
         url: str | ServerUrl,
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
+        finder: MySqlSchemaFinder | None = None,
     ) -> None:
         self._url = url
-        self._finder = MySqlSchemaFinder(keys, exclude_columns)
+        self._finder = finder or MySqlSchemaFinder()
         self._connection: Connection | None = None
 
     def rows(self, table: TableName, where: str | None) -> RowsEstimate | None:

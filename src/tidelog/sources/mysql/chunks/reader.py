@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -52,8 +52,7 @@ class MySqlChunkReader:
         registry: numbers the schema that a chunk was read under.
         strategy: how chunks are placed in the log, see `tidelog.sources.mysql.chunks.watermarks`.
         watermark_schema: database of the watermark table.
-        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
-        exclude_columns: see `MySqlSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
         seen: the transactions that the log reader has read; required by `gtid` on MySQL.
         lock_timeout_ms: longest wait of a watermark, or of a read's lock against DDL; rounded up to
             whole seconds.
@@ -67,8 +66,7 @@ class MySqlChunkReader:
         *,
         strategy: Strategy = "table",
         watermark_schema: str = "tidelog",
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
+        finder: MySqlSchemaFinder | None = None,
         seen: SeenGtids | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
@@ -77,7 +75,7 @@ class MySqlChunkReader:
         self._registry = registry
         self._strategy = strategy
         self._watermark_schema = watermark_schema
-        self._finder = MySqlSchemaFinder(keys, exclude_columns)
+        self._finder = finder or MySqlSchemaFinder()
         self._seen = seen
         wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
         self._settings = {**SQL_MODE, "lock_wait_timeout": wait, "innodb_lock_wait_timeout": wait}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -113,8 +113,7 @@ class MySqlLogReader:
         tables: patterns of the tables to capture.
         watermark_schema: database of the watermark table; never captured.
         signal_table: ``database.name`` of the table whose inserted rows are commands.
-        keys: surrogate keys by table pattern.
-        exclude_columns: see `MySqlSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
         expected: the source that the event log was captured from, if there is one.
         server_id: Tidelog's id as a replica; None: derived from the URL, ``name`` and the event
             log.
@@ -135,8 +134,7 @@ class MySqlLogReader:
         tables: Sequence[str] = ("*.*",),
         watermark_schema: str = "tidelog",
         signal_table: str | None = None,
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
+        finder: MySqlSchemaFinder | None = None,
         expected: SourceId | None = None,
         server_id: int | None = None,
         name: str = "",
@@ -151,7 +149,7 @@ class MySqlLogReader:
         self._kind = kind
         self._metadata_tables = MySqlMetadataTables(watermark_schema, signal_table)
         self._captured = CapturedTables(tables, self._metadata_tables)
-        self._finder = MySqlSchemaFinder(keys, exclude_columns)
+        self._finder = finder or MySqlSchemaFinder()
         self._expected = expected
         self._server_id = server_id
         self._name = f"{self._url.where} {name}"

@@ -218,8 +218,7 @@ def fix_version(
     position: int,
     columns: Sequence[ColumnFact],
     key: Sequence[str],
-    keys: Mapping[str, Sequence[str]] | None = None,
-    exclude_columns: Sequence[str] = (),
+    finder: MySqlSchemaFinder | None = None,
 ) -> TableSchema:
     """Note by hand the columns that a table has from ``position`` on (`tidelog schema`).
 
@@ -231,13 +230,12 @@ def fix_version(
         position: where the records with these columns begin, as the error named it.
         columns: all columns, in order.
         key: the primary key's columns, in key order.
-        keys: surrogate keys by table pattern.
-        exclude_columns: see `MySqlSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
 
     Returns the stored version; the log reader checks it against the table map.
     Raises ConfigError for a type or key that is not understood.
     """
-    finder = MySqlSchemaFinder(keys, exclude_columns)
+    finder = finder or MySqlSchemaFinder()
     built: list[Column] = []
     for fact in columns:
         data_type = fact.column_type.split("(")[0].split()[0].lower()
@@ -287,14 +285,12 @@ class MySqlSchemaNotes:
         url: str | ServerUrl,
         registry: SchemaRegistry,
         state: StateStore,
-        keys: Mapping[str, Sequence[str]],
-        exclude_columns: Sequence[str] = (),
+        finder: MySqlSchemaFinder,
     ) -> None:
         self._url = url
         self._registry = registry
         self._history = SchemaHistory(state, registry)
-        self._keys = keys
-        self._exclude_columns = exclude_columns
+        self._finder = finder
 
     def of(self, table: TableName) -> list[tuple[str, int | None]]:
         """(position, version) pairs: the table's version from the position on; None: not known."""
@@ -341,8 +337,7 @@ class MySqlSchemaNotes:
                     position,
                     facts,
                     key,
-                    self._keys,
-                    self._exclude_columns,
+                    self._finder,
                 )
             except SourceError as error:  # the given collation is unknown
                 raise UsageError(f"{table}: {error}") from None

@@ -204,7 +204,7 @@ class PostgresSchemaFinder:
         exclude_columns: Sequence[str] = (),
     ) -> None:
         self.exclusion = ColumnExclusion.of(exclude_columns)
-        self._publications = list(publications)
+        self.publications = list(publications)
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
         self.settings_version = settings_version(self.exclusion.patterns, self._keys)
 
@@ -224,7 +224,7 @@ class PostgresSchemaFinder:
         """Those of the tables that exist, or the error that `find` raises; by a few queries."""
         names = ([table.namespace for table in tables], [table.name for table in tables])
         query = _SHAPE.format(tables=_NAMED).encode()
-        rows = connection.execute(query, (self._publications, *names)).fetchall()
+        rows = connection.execute(query, (self.publications, *names)).fetchall()
         relations = [_relation(row) for row in rows]
         types = {(column[2], column[3]) for each in relations for column in each.columns}
         related = self._related(connection, [each.oid for each in relations], relations, types)
@@ -267,7 +267,7 @@ class PostgresSchemaFinder:
         table = TableName(seen.namespace, seen.name)
         row = connection.execute(
             _SHAPE.format(tables=_NUMBERED).encode(),
-            (self._publications, seen.relation_id),
+            (self.publications, seen.relation_id),
         ).fetchone()
         relation = None if row is None else _relation(row)
         not_null = set() if relation is None else {c[1] for c in relation.columns if c[4]}

@@ -263,11 +263,9 @@ class PostgresCatalogue:
         dsn: connection string.
         own_schemas: namespaces that are never listed, e.g. that of the watermark table.
         metadata_tables: other tables that are never listed, as ``schema.name``: the signal table.
-        keys: surrogate keys by table pattern, see `PostgresSchemaFinder`.
-        exclude_columns: see `PostgresSchemaFinder`.
-        publications: the publications that the log shows.
-        published_by_others: list only tables of ``publications``; otherwise Tidelog publishes the
-            tables itself, and all are listed.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
+        published_by_others: list only tables of the finder's publications; otherwise Tidelog
+            publishes the tables itself, and all are listed.
         slot: the slot whose retention `load` reports.
     """
 
@@ -277,19 +275,17 @@ class PostgresCatalogue:
         *,
         own_schemas: Sequence[str] = ("tidelog",),
         metadata_tables: Sequence[str] = (),
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
-        publications: Sequence[str] = (),
+        finder: PostgresSchemaFinder | None = None,
         published_by_others: bool = False,
         slot: str = "",
     ) -> None:
         self._dsn = dsn
         self._slot = slot
         self._metadata_tables = {TableName.parse(name) for name in metadata_tables}
-        self._publications = tuple(publications)
         self._published_by_others = published_by_others
         self._hidden = ["information_schema", *own_schemas]
-        self._finder = PostgresSchemaFinder(keys, publications, exclude_columns)
+        self._finder = finder or PostgresSchemaFinder()
+        self._publications = tuple(self._finder.publications)
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 

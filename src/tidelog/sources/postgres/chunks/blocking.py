@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
@@ -57,7 +57,7 @@ class PostgresBlockingReader:
         dsn: connection string; the user needs REPLICATION.
         registry: numbers the schema that rows were read under.
         tables: the tables to lock in `begin`, which takes another snapshot if one of them changed.
-        keys, exclude_columns, publications: see `PostgresSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
         lock_timeout_ms: longest wait for a lock against DDL.
         statement_timeout_ms: time limit of a SELECT.
         keep_locks: False: a table is locked for each `read` only, so that DDL need not wait for
@@ -71,16 +71,14 @@ class PostgresBlockingReader:
         *,
         tables: Sequence[TableName] = (),
         keep_locks: bool = True,
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
-        publications: Sequence[str] = (),
+        finder: PostgresSchemaFinder | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._dsn = dsn
         self._registry = registry
         self._tables = tuple(tables)
-        self._finder = PostgresSchemaFinder(keys, publications, exclude_columns)
+        self._finder = finder or PostgresSchemaFinder()
         self._settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(statement_timeout_ms),

@@ -144,7 +144,7 @@ class PostgresDigests:
 
     Args:
         dsn: connection string.
-        keys, exclude_columns, publications: see `PostgresSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
         statement_timeout_ms: time limit of a SELECT.
     """
 
@@ -152,13 +152,11 @@ class PostgresDigests:
         self,
         dsn: str,
         *,
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
-        publications: Sequence[str] = (),
+        finder: PostgresSchemaFinder | None = None,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._dsn = dsn
-        self._finder = PostgresSchemaFinder(keys, publications, exclude_columns)
+        self._finder = finder or PostgresSchemaFinder()
         self._settings = {
             "lock_timeout": str(LOCK_TIMEOUT_MS),
             "statement_timeout": str(statement_timeout_ms),
@@ -168,8 +166,7 @@ class PostgresDigests:
             dsn,
             NullRegistry(),
             strategy="snapshot",
-            keys=keys,
-            exclude_columns=exclude_columns,
+            finder=finder,
             statement_timeout_ms=statement_timeout_ms,
         )
         self._sql: dict[str, PostgresChunkSql] = {}

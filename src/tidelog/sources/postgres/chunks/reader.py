@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -87,7 +87,7 @@ class PostgresChunkReader:
         strategy: how chunks are placed in the log, see
             `tidelog.sources.postgres.chunks.watermarks`.
         watermark_schema: schema of the watermark table.
-        keys, exclude_columns, publications: see `PostgresSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
         lock_timeout_ms: longest wait of a watermark, or of a read's lock against DDL.
         statement_timeout_ms: time limit of a SELECT.
     """
@@ -99,15 +99,13 @@ class PostgresChunkReader:
         *,
         strategy: Strategy = "table",
         watermark_schema: str = "tidelog",
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
-        publications: Sequence[str] = (),
+        finder: PostgresSchemaFinder | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._dsn = dsn
         self._registry = registry
-        self._finder = PostgresSchemaFinder(keys, publications, exclude_columns)
+        self._finder = finder or PostgresSchemaFinder()
         self._watermark_sql = watermark_statement(strategy, watermark_schema)
         self._watermark: TableName | None = None  # the table of watermarks
         if strategy == "table":

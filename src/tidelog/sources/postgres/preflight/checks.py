@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -179,8 +179,7 @@ class PostgresPreflight:
         publications: Publications,
         *,
         slot: str,
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
+        finder: PostgresSchemaFinder,
         owner: SlotOwner | None = None,
     ) -> None:
         self._dsn = dsn
@@ -188,9 +187,7 @@ class PostgresPreflight:
         self._slot = slot
         self._publications = publications
         self._published = PublicationChecks(publications)
-        self._tables = PostgresTableChecks(
-            publications, PostgresSchemaFinder(keys, publications.names, exclude_columns)
-        )
+        self._tables = PostgresTableChecks(publications, finder)
 
     def check(self) -> list[Finding]:
         """All findings, each after those that it depends on. Never raises for what it checks; if

@@ -19,7 +19,7 @@ import json
 import logging
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -293,8 +293,7 @@ class PostgresLogReader:
         registry: numbers the schemas that the log shows.
         publications: name the tables to capture; shared with the caller of `sync`, which then
             also reports what `start` published. Created at the first `start`, as is ``slot``.
-        keys: surrogate keys by table pattern.
-        exclude_columns: see `PostgresSchemaFinder`.
+        finder: finds schemas, of all columns by default; the same one for all of a source.
         expected: the source that the event log was captured from, if there is one.
         state: the store for what must be known of the slot after a restart; None: memory.
         buffer_bytes: most bytes that one `poll` returns (except a larger single message).
@@ -308,8 +307,7 @@ class PostgresLogReader:
         publications: Publications,
         *,
         slot: str,
-        keys: Mapping[str, Sequence[str]] | None = None,
-        exclude_columns: Sequence[str] = (),
+        finder: PostgresSchemaFinder | None = None,
         expected: SourceId | None = None,
         state: StateStore | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
@@ -322,7 +320,7 @@ class PostgresLogReader:
         self._which_copy = which_copy
         self._last: Callable[[], LastTransaction | None] = lambda: None
         self._publications, self._tables = publications, publications.patterns
-        self._finder = PostgresSchemaFinder(keys, self._publications.names, exclude_columns)
+        self._finder = finder or PostgresSchemaFinder()
         self._expected = expected
         self._buffer_bytes = buffer_bytes
         self._sql: psycopg.Connection[tuple[Any, ...]] | None = None

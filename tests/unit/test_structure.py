@@ -96,9 +96,7 @@ def test_modules_and_folders_stay_small() -> None:
     lines = {path: len(path.read_text().splitlines()) for path in SRC.rglob("*.py")}
     assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
     folders = Counter(path.parent for path in lines if path.name != "__init__.py")
-    assert {
-        folder: count for folder, count in folders.items() if count > MOST_IN_A_FOLDER
-    } == {}
+    assert {folder: count for folder, count in folders.items() if count > MOST_IN_A_FOLDER} == {}
 
 
 def test_the_package_does_not_grow() -> None:

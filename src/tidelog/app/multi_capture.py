@@ -83,9 +83,7 @@ class CaptureGroup(BackgroundService):
         try:
             for thread in threads:
                 thread.join()
-        except (
-            BaseException
-        ):  # such as KeyboardInterrupt: what was read is durable before it goes on
+        except BaseException:  # such as KeyboardInterrupt: what was read becomes durable
             stop.set()
             for thread in threads:
                 thread.join()

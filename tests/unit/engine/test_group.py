@@ -128,6 +128,60 @@ def test_two_members_have_each_key_once_and_continue_where_they_were(tmp_path: P
             task.stop()
 
 
+def test_a_truncate_comes_after_all_before_it_and_before_all_after_it_in_all_members(
+    tmp_path: Path,
+) -> None:
+    built = BuiltLog(tmp_path / "log")
+    orders = built.table("public.orders", COLUMNS)
+    built.insert(orders, "0", "first")
+    built.flush()
+    state = partial(open_state, f"sqlite:///{tmp_path}/state.db")
+    tasks = [
+        GroupTask(str(tmp_path / "log"), "g", GroupMembers(state, "g", 60.0), partitions=4)
+        for _ in range(2)
+    ]
+    for task in tasks:
+        task.start(threading.Event())
+    until(lambda: [poll(task, []) for task in tasks] == [2, 2])
+    for key in range(KEYS):
+        built.insert(orders, str(key), "before")
+    for _ in range(2):
+        built.truncate(orders)
+    for key in range(KEYS):
+        built.insert(orders, str(key), "after")
+    built.flush()
+    copy: set[int] = set()
+    order: list[str] = []
+
+    def consume(task: GroupTask) -> None:
+        """Apply what comes to a copy that the members share."""
+        if (events := task.poll(0.0)) is None:
+            return
+        for event in events:
+            if event.op == "t":
+                copy.clear()
+            else:
+                copy.add(event.after["id"])
+            order.append("truncate" if event.op == "t" else event.after["note"])
+        task.commit(events.end)
+
+    fast, slow = tasks
+    until(lambda: consume(fast) or order)
+    for _ in range(3):
+        consume(fast)
+    assert set(order) == {"before"}  # the other has some of these
+    deadline = time.monotonic() + PATIENCE_S
+    while committed(tmp_path / "log", "g") != built.writer.next_offset:
+        assert time.monotonic() < deadline
+        for task in (slow, fast, fast):
+            consume(task)
+    assert [order.count(what) for what in ("before", "truncate", "after")] == [KEYS, 4, KEYS]
+    assert order == sorted(order, key=["before", "truncate", "after"].index)
+    assert copy == set(range(KEYS))
+    for task in tasks:
+        task.stop()
+
+
 def poll(task: GroupTask, seen: list[int]) -> int:
     """Take and commit what comes; how many partitions the task has."""
     if (events := task.poll(0.0)) is not None:

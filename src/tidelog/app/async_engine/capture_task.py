@@ -58,6 +58,7 @@ from tidelog.system.processes import has_ended, this_process, unix_ms
 
 _BEATS: Final = 5  # within the duration of a lease
 _DOUBT: Final = 0.7  # the share of a lease after which it ends here, before others take over
+_OTHERS_S: Final = 0.2  # between two looks at the others' offsets
 
 
 class GroupMembers:
@@ -151,6 +152,11 @@ class GroupMembers:
         """Return the partitions to own: an equal share of those that are free or ours."""
         return _target_partitions(self._document, self.holder)
 
+    def have_reached(self, offset: int) -> bool:
+        """Whether all partitions are committed up to an offset. Raises StateError."""
+        document = self._state.get(self._key)
+        return document is not None and min(_offsets(document.value)) >= offset
+
     def rebalance(self) -> None:
         """Take and release partitions until `target` is reached; no event may be in progress."""
 
@@ -241,6 +247,12 @@ def _remove(document: dict[str, Any], holder: str) -> None:
     }
 
 
+def _offsets(document: dict[str, Any]) -> list[int]:
+    """Return the committed offset of each partition."""
+    stored, start = document["offsets"], document["start"]
+    return [stored.get(str(each), start) for each in range(document["partitions"])]
+
+
 def _owned_partitions(document: dict[str, Any], holder: str) -> list[int]:
     return sorted(
         int(partition) for partition, owner in document["owners"].items() if owner == holder
@@ -261,6 +273,9 @@ def _target_partitions(document: dict[str, Any], holder: str) -> list[int]:
 
 class GroupTask(LogTask):
     """A `LogTask` that returns the events of its partitions of the keys, and every truncate.
+
+    A truncate is of all keys: every member returns it once all have committed what comes before,
+    and what comes after it once all have committed the truncate.
 
     Partitions move when all returned events are done and committed, or when their owner's lease has
     expired: so two members never process events of one key at once, unless one was frozen for
@@ -289,6 +304,9 @@ class GroupTask(LogTask):
         self._start_offsets: dict[int, int] = {}  # the start offset of each of our partitions
         self._returned_end: int | None = None
         self._committed_end: int | None = None
+        self._polled: Events | None = None  # what was not returned yet of the last poll
+        self._truncates: list[int] = []  # their versions in it
+        self._waits_for = 0  # the offset that all partitions must reach before it is returned
 
     def start(self, cancelled: threading.Event) -> None:
         super().start(cancelled)
@@ -312,14 +330,34 @@ class GroupTask(LogTask):
         if not self._start_offsets:
             time.sleep(timeout_s)
             return None
-        polled = super().poll(timeout_s)
-        self._members.check()
-        if polled is None:
+        if self._polled is None:
+            polled = super().poll(timeout_s)
+            if polled is None:
+                return None
+            kept = [self._filter_partitions(part) for part in polled.parts]
+            self._polled = Events([part for part, _ in kept], polled.end, polled.generation)
+            self._truncates = [version for _, found in kept for version in found.tolist()]
+        if self._waits_for and not self._members.have_reached(self._waits_for):
+            time.sleep(max(timeout_s, _OTHERS_S))
             return None
-        self._returned_end = polled.end
-        return Events(
-            list(map(self._filter_partitions, polled.parts)), polled.end, polled.generation
-        )
+        self._members.check()
+        returned = self._next_events(self._polled)
+        self._returned_end = returned.end
+        return returned
+
+    def _next_events(self, polled: Events) -> Events:
+        """Return the events before the next truncate, which may be none, or that truncate."""
+        if not self._truncates:
+            self._polled, self._waits_for = None, 0
+            return polled
+        truncate = self._truncates[0]
+        if self._waits_for != truncate:
+            self._waits_for = truncate
+        else:
+            self._truncates.pop(0)
+            self._waits_for = truncate + 1
+        returned, self._polled = _split(polled, self._waits_for)
+        return returned
 
     def commit(self, offset: int) -> None:
         """Commit an offset. Raises LeaseLostError: other members have these keys by now."""
@@ -331,12 +369,8 @@ class GroupTask(LogTask):
 
         self._members.change(move)
         self._committed_end = offset
-        document = self._members.document
-        offsets = [
-            document["offsets"].get(str(each), document["start"])
-            for each in range(self._partitions)
-        ]
-        Consumers(self._open_log().storage).register(self.name, min(offsets), engine=True)
+        reached = min(_offsets(self._members.document))
+        Consumers(self._open_log().storage).register(self.name, reached, engine=True)
 
     def stop(self) -> None:
         self._members.leave()
@@ -348,22 +382,26 @@ class GroupTask(LogTask):
             partition: document["offsets"].get(str(partition), document["start"])
             for partition in self._members.owned_partitions()
         }
-        self._returned_end = self._committed_end = None
+        self._returned_end = self._committed_end = self._polled = None
+        self._waits_for = 0
         self._reading, self._rest, self._at_head = iter(()), None, False
         if self._start_offsets:
             self._next = self._until = min(self._start_offsets.values())
             self._open_log().segments(self._next)  # raises if retention has removed it
 
-    def _filter_partitions(self, part: EventBatch) -> EventBatch:
+    def _filter_partitions(self, part: EventBatch) -> tuple[EventBatch, Int64s]:
+        """Return what this member returns of a batch, and the versions of the truncates in it."""
         partitions = self._partitions_of(part)
         begins = np.full(self._partitions + 1, np.iinfo(np.int64).max)
         for partition, offset in self._start_offsets.items():
             begins[partition] = offset
         begins[-1] = min(self._start_offsets.values())  # of truncates, which every member gets
         kept = part.versions >= begins[partitions]
+        truncates = part.versions[kept & (partitions == self._partitions)]
         if kept.all():
-            return part
-        return EventBatch(part.schema, part.origin, part.data.filter(pa.array(kept)))
+            return part, truncates
+        filtered = EventBatch(part.schema, part.origin, part.data.filter(pa.array(kept)))
+        return filtered, truncates
 
     def _partitions_of(self, part: EventBatch) -> Int64s:
         table = str(part.schema.table)
@@ -384,6 +422,19 @@ class GroupTask(LogTask):
                 zlib.crc32("\0".join(key).encode("utf-8", "surrogatepass")) % self._partitions
             )
         return partitions
+
+
+def _split(events: Events, version: int) -> tuple[Events, Events]:
+    """Return the events below a version, and the others."""
+    below, others = [], []
+    for part in events.parts:
+        at = int(np.searchsorted(part.versions, version))
+        below.append(part.slice(0, at))
+        others.append(part.slice(at, len(part)))
+    return (
+        Events(below, version, events.generation),
+        Events(others, events.end, events.generation),
+    )
 
 
 def _text(value: Any) -> str:

@@ -46,8 +46,9 @@ def test_dump_after_it_ends_the_matter(status: TableStatus) -> None:
     assert dumps_to_repeat([dump(3, FAILED), after]) == again(REPEAT_MS.first)
 
 
-def test_dump_of_a_user_is_the_users() -> None:
+def test_dump_of_a_user_is_the_users_and_that_of_an_output_is_ours() -> None:
     assert dumps_to_repeat([dump(1, FAILED, "mine")]) == []
+    assert dumps_to_repeat([dump(1, FAILED, "catch-up-1")]) == again(REPEAT_MS.first)
     assert dumps_to_repeat([dump(1, FAILED, "mine", due="it is new")]) == again(REPEAT_MS.first)
     assert dumps_to_repeat([dump(1, FAILED), dump(2, FAILED, "mine")]) == again(2 * REPEAT_MS.first)
 

@@ -145,7 +145,10 @@ def another_output(place: Place) -> None:
 
 
 def an_output_without_the_hook(place: Place) -> None:
-    place.configure("{kind: iceberg, name: files, catalog: {type: hadoop, warehouse: lake}}")
+    lake = place.path / "lake"
+    place.configure(
+        f"{{kind: iceberg, name: files, catalog: {{type: hadoop, warehouse: '{lake}'}}}}"
+    )
     place.note()
 
 

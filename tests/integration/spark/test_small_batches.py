@@ -33,14 +33,17 @@ def run_once(pipeline: Pipeline, *, small_batch_bytes: int, kind: str = "delta")
     pipeline.write(10)
     command = [sys.executable, "-m", "tidelog", "pipeline", "--once", str(pipeline.file)]
     java = False
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         own = psutil.Process(process.pid)
         while process.poll() is None:
             with suppress(psutil.NoSuchProcess):
                 started = own.children(recursive=True)
                 java = java or any("SparkSubmit" in " ".join(p.cmdline()) for p in started)
             time.sleep(0.02)
+        assert process.stdout is not None
+        said = process.stdout.read()
     assert process.returncode == 0
+    assert java or "Spark" not in said, said
     return java
 
 

@@ -152,6 +152,8 @@ class _SparkHandle:
         """Whether nobody else runs jobs in this session."""
         self._config = config
         self._stop = stop
+        self.reason = "Spark" if remote_of(config) is None else "a session of Spark Connect"
+        """What starts, for users."""
         self._session: SparkSession | None = None
         master = master_of(config.pipeline.master)
         settings = config.pipeline.conf
@@ -161,7 +163,9 @@ class _SparkHandle:
             tasks = DriverTasks(config.pipeline.small_batch_bytes)
             local = LocalSession(lambda: session(config, stop), prepare_workers, int(cores), tasks)
             self._session = cast("SparkSession", local)
-            if not once:
+            if once:
+                self.reason = "the first batch"
+            else:
                 local.start()
                 preload()  # it keeps the lease's thread waiting: before the process leads
 
@@ -248,7 +252,8 @@ def _deliver(
 
         @cache
         def spark_handle() -> _SparkHandle:
-            registration.start("Spark")
+            if not once:
+                registration.start("Spark")
             return opened.enter_context(closing(_SparkHandle(config, stop_event, once=once)))
 
         if not _may_start(config, state, once, on_status, stop_event, spark_handle):
@@ -264,9 +269,8 @@ def _deliver(
             if nothing_to_deliver(config, state, leading):
                 return
             check_spark(config)
-        reason = "Spark" if remote_of(config) is None else "a session of Spark Connect"
-        on_status({"role": "starting", "reason": reason})
         spark = spark_handle()
+        on_status({"role": "starting", "reason": spark.reason})
         from tidelog.app.pipeline.session import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:

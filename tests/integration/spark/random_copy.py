@@ -5,7 +5,7 @@ then.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -75,8 +75,15 @@ class RandomCopy:
 
     # ------------------------------------------------------------ what befalls batches
 
+    def befalls(self) -> list[Callable[[], None]]:
+        """What happens amid a batch, one of these at a time."""
+        return [self._fail, self._rewrite, self._drive]
+
+    def between(self) -> None:
+        """What happens between batches, now and then."""
+
     def _surprise(self) -> dict[str, Any]:
-        hits = [self.rng.choice([self._fail, self._rewrite, self._drive])]
+        hits = [self.rng.choice(self.befalls())]
         return {self.rng.choice(self.points): lambda: hits.pop()() if hits else None}
 
     def _fail(self) -> None:
@@ -109,7 +116,7 @@ class RandomCopy:
 
     def check(self, told: str) -> None:
         """Each of the readers finds the source's rows."""
-        names, wanted = self.source.columns, self.source.wanted
+        names, wanted = self.source.columns, self.wanted()
         for read in self._readers():
             found: dict[Key, dict[str, Any]] = {}
             for row in self._read(read):
@@ -117,6 +124,9 @@ class RandomCopy:
                 assert key not in found, f"{key} is there twice; {told}"
                 found[key] = {name: comparable(row[name]) for name in names}
             assert found == wanted, told
+
+    def wanted(self) -> dict[Key, dict[str, Any]]:
+        return self.source.wanted
 
     def _key(self, row: dict[str, Any]) -> Key:
         return tuple(comparable(row[name]) for name in self.source.shape.key)
@@ -131,10 +141,12 @@ class RandomCopy:
                 yield {names[name]: value for name, value in row.items()}
 
     def _readers(self) -> Sequence[Any]:
+        return (by_duckdb, by_delta_rs) if self.is_known_to_delta_rs() else (by_duckdb,)
+
+    def is_known_to_delta_rs(self) -> bool:
         """delta-rs 1.6 does not know type widening, nor column mapping."""
         features = self.opened().protocol.writer_features
-        known = not {"typeWidening", "columnMapping"} & set(features)
-        return (by_duckdb, by_delta_rs) if known else (by_duckdb,)
+        return not {"typeWidening", "columnMapping"} & set(features)
 
 
 def play(source: RandomTable, copy: RandomCopy, batches: int) -> None:
@@ -148,5 +160,6 @@ def play(source: RandomTable, copy: RandomCopy, batches: int) -> None:
             copy.check(f"batch {number}, seed {SEED}: {copy.acted}")
             if number % 2:
                 source.change_columns()
+                copy.between()
     finally:
         copy.close()

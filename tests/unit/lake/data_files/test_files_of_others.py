@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import deltalake
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -49,3 +50,19 @@ def test_files_of_delta_rs_are_read(tmp_path: Path) -> None:
     (file,) = state.files.values()
     found = DataFileReader(open_file_store(str(tmp_path)), layout).read(file)
     assert found.sort_by("id").equals(rows)
+
+
+def test_rows_of_files_that_delta_rs_rewrote_are_read(tmp_path: Path) -> None:
+    """It gives them types that Arrow can't take rows of."""
+    columns = {"id": pa.int64(), "texts": pa.list_(pa.string()), "data": pa.binary()}
+    rows = pa.table({"id": [1, 2], "texts": [["a"], None], "data": [b"\xff", None]})
+    deltalake.write_deltalake(tmp_path, rows)
+    deltalake.DeltaTable(tmp_path).update({"id": "id + 1"})
+    state = TableState(open_file_store(str(tmp_path)))
+    state.refresh()
+    (file,) = state.files.values()
+    assert pq.read_schema(tmp_path / file.path).field("data").type == pa.binary_view()
+    reader = DataFileReader(open_file_store(str(tmp_path)), plain_layout(columns))
+    found = reader.read(file, None, np.array([1]))
+    assert found.to_pylist() == [{"id": 3, "texts": None, "data": None}]
+    assert found.schema == reader.read(file).schema

@@ -284,17 +284,18 @@ class DataFileReader:
                 self._keep(file)
                 if (cached := self._cached(file)) is not None:
                     return cached.take(names, rows)
-            stored = self._stored_names(parquet, wanted)
+            stored, at = self._stored_names(parquet, wanted), None
             if rows is None:
                 found = parquet.read([*stored.values()], use_threads=False)
                 count = parquet.metadata.num_rows
             else:
-                found = _read_rows(parquet, [*stored.values()], rows)
-                count = len(rows)
-        return pa.Table.from_arrays(
+                found, count, at = _read_groups(parquet, [*stored.values()], rows)
+        table = pa.Table.from_arrays(
             [self._values(file, each, stored, found, count) for each in wanted],
             schema=pa.schema([pa.field(each.name, each.type) for each in wanted]),
         )
+        # Arrow can't take rows of delta-rs's types, such as string_view: only of the table's.
+        return table if at is None else table.take(pa.array(at))
 
     def _cached(self, file: DataFile) -> CachedRows | None:
         if self._cache is None:
@@ -467,15 +468,19 @@ def locate_file(store: FileStore, path: str) -> tuple[FileStore, str]:
     return open_file_store(re.sub(r"^file:/+", "file:///", folder)), last
 
 
-def _read_rows(parquet: pq.ParquetFile, columns: Sequence[str], rows: np.ndarray) -> pa.Table:
-    """Read only the row groups that contain ``rows``."""
+def _read_groups(
+    parquet: pq.ParquetFile, columns: Sequence[str], rows: Int64s
+) -> tuple[pa.Table, int, Int64s]:
+    """Read only the row groups that contain ``rows``. Return these groups, how many rows they have,
+    and int64[n], where in them ``rows`` are.
+    """
     starts = _group_starts(parquet)
     group_of = _group_of(rows, starts)
     groups, sizes = np.unique(group_of), np.diff(starts)
     found = parquet.read_row_groups(groups.tolist(), columns, use_threads=False)
     first = np.zeros(len(sizes), np.int64)  # of each group, in what was read
     first[groups] = np.concatenate([[0], np.cumsum(sizes[groups])])[:-1]
-    return found.take(pa.array(rows - starts[group_of] + first[group_of]))
+    return found, int(sizes[groups].sum()), rows - starts[group_of] + first[group_of]
 
 
 def _group_starts(parquet: pq.ParquetFile) -> Int64s:

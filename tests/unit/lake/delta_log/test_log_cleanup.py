@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,21 @@ def test_commits_stay_from_a_checkpoint_on(
     assert min(versions(table, ".parquet")) == max(first, 3)
     assert seen(table.state()) == seen(state)
     state.refresh()
+
+
+def test_sidecars_go_with_the_last_checkpoint_that_has_them(tmp_path: Path, days: Days) -> None:
+    """Others write checkpoints with sidecars."""
+    table, state = table_of(tmp_path, days, logRetentionDuration="interval 2 days")
+    for version, names in ((3, ["a", "b"]), (6, ["b", "c"])):
+        actions = [{"sidecar": {"path": f"{name}%20.parquet"}} for name in names]
+        made = f"_delta_log/{version:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
+        table.store.put(made, "".join(f"{json.dumps(each)}\n" for each in actions).encode())
+    for name in "abcd":
+        table.store.put(f"_delta_log/_sidecars/{name} .parquet", b"")
+    clean_up_log(table.store, state)
+    assert set(versions(table)) == set(range(6, 10))
+    left = ["b .parquet", "c .parquet", "d .parquet"]  # nobody knows what has the last one
+    assert sorted(table.store.names("_delta_log/_sidecars")) == left
 
 
 def test_by_default_thirty_days_stay(tmp_path: Path, days: Days) -> None:

@@ -161,12 +161,10 @@ def read_tombstones(store: FileStore, found: CheckpointFiles) -> list[pa.Array]:
             actions = _lines(store, name)
             removes = [each["remove"] for each in actions if "remove" in each]
             arrays.append(pa.array(removes) if removes else pa.nulls(0))
-            sidecars = [each["sidecar"] for each in actions if "sidecar" in each]
         else:
             with _open_parquet(store, name) as file:
                 arrays.append(_read_kind(file, "remove"))
-                sidecars = _read_kind(file, "sidecar").to_pylist()
-        names += map(_sidecar, sidecars)
+        names += _sidecars_of(store, name)
     return [array for array in arrays if len(array)]
 
 
@@ -191,6 +189,16 @@ def _take(kind: str, body: dict[str, Any], into: Checkpoint) -> None:
         into.sidecars.append(_sidecar(body))
     else:
         into.actions.append({kind: body})
+
+
+def _sidecars_of(store: FileStore, name: str) -> list[str]:
+    """Return the names of the sidecars of one file of a checkpoint."""
+    if name.endswith(".json"):
+        found = [each["sidecar"] for each in _lines(store, name) if "sidecar" in each]
+    else:
+        with _open_parquet(store, name) as file:
+            found = _read_kind(file, "sidecar").to_pylist()
+    return [_sidecar(each) for each in found]
 
 
 def _sidecar(body: Mapping[str, Any]) -> str:
@@ -640,8 +648,8 @@ _RETENTION: Final = "interval 30 days"  # where the table has no delta.logRetent
 
 def clean_up_log(store: FileStore, state: TableState) -> None:
     """Delete expired commits and checkpoints, by ``delta.logRetentionDuration`` and
-    ``delta.enableExpiredLogCleanup``; once a day for each state. Sidecars of other writers'
-    checkpoints are kept.
+    ``delta.enableExpiredLogCleanup``; once a day for each state. Sidecars of these checkpoints go
+    with them, unless checkpoints that stay have them, too.
 
     A commit's time is that of its ``commitInfo``.
     """
@@ -664,8 +672,20 @@ def clean_up_log(store: FileStore, state: TableState) -> None:
     commits = set(found.commits)
     versions = sorted({each.version for each in found.checkpoints if each.version in commits})
     oldest = _newest_before(state, versions, until_ms)
-    if oldest is not None:
-        store.delete(f"{LOG_FOLDER}/{name}" for name in names if -1 < version_of(name) < oldest)
+    if oldest is None:
+        return
+    sidecars: dict[bool, set[str]] = {
+        True: set(),
+        False: set(),
+    }  # of checkpoints that go, that stay
+    try:
+        for each in found.checkpoints if store.names(SIDECARS) else ():
+            for name in each.names:
+                sidecars[each.version < oldest].update(_sidecars_of(store, f"{LOG_FOLDER}/{name}"))
+    except TableLeftOutError:  # a damaged checkpoint: what it has is not known
+        sidecars[True].clear()
+    store.delete(f"{LOG_FOLDER}/{name}" for name in names if -1 < version_of(name) < oldest)
+    store.delete(sidecars[True] - sidecars[False])
 
 
 def _newest_before(state: TableState, versions: list[int], until_ms: int) -> int | None:

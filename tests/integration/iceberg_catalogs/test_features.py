@@ -222,6 +222,55 @@ def test_files_of_several_partition_specs_are_written_beside_each_other(
     output.close()
 
 
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_rows_keep_their_ids_in_other_files(
+    delivered: Delivered, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg's specification, "Row Lineage": each row that moves as it is keeps the id, and the
+    number of the commit that changed it; also one that has moved before.
+    """
+    schema, output = filled(delivered, mode=mode)
+    built = delivered.built
+    for number in range(4, 8):
+        built.insert(schema, str(number), "x")
+    built.flush()
+    delivered.write(output)
+    monkeypatch.setattr(lake_table, "FILES_OF_A_TIER", 2)
+    built.update(schema, "1", "new")
+    built.delete(schema, "2")
+    built.flush()
+    delivered.write(output)
+    found = lineage(delivered)
+    assert {key: found[key] for key in (3, 4, 5, 6, 7)} == {
+        3: (2, 1),
+        **{number: (number - 1, 2) for number in range(4, 8)},
+    }
+    assert found[1][0] >= 7, "a new row"
+    assert found[1][1] == 3
+    output.close()  # another one knows the files by their metadata alone
+    again = delivered.output(CATALOG, state=kept(delivered))
+    again.prepare(built.log.generation)
+    for number in (4, 6):
+        built.delete(schema, str(number))
+    built.flush()
+    delivered.write(again)
+    again.close()
+    after = lineage(delivered)
+    assert {key: after[key] for key in (1, 3, 5, 7)} == {key: found[key] for key in (1, 3, 5, 7)}
+
+
+def lineage(delivered: Delivered) -> dict[int, tuple[int, int]]:
+    """By key, ids of rows and numbers of commits in the only file, which compaction wrote."""
+    rows = read(delivered)
+    static = StaticTable.from_metadata(metadata(delivered, "public/t"))
+    (file,) = static.inspect.data_files().to_pylist()
+    found = pq.read_table(file["file_path"][len("file:") :])
+    names = ("_row_id", "_last_updated_sequence_number")
+    numbers = zip(*(found[name].to_pylist() for name in names), strict=True)
+    lived = dict(zip(found["id"].to_pylist(), numbers, strict=True))
+    return {row["id"]: lived[row["id"]] for row in rows}
+
+
 def orders(delivered: Delivered) -> list[tuple[int, list[int]]]:
     """Of each file the id of its sort order, and its rows."""
     files = StaticTable.from_metadata(metadata(delivered, "public/t")).inspect.data_files()

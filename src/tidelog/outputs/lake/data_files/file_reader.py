@@ -295,7 +295,11 @@ class DataFileReader:
             schema=pa.schema([pa.field(each.name, each.type) for each in wanted]),
         )
         # Arrow can't take rows of delta-rs's types, such as string_view: only of the table's.
-        return table if at is None else table.take(pa.array(at))
+        if at is not None:
+            table = table.take(pa.array(at))
+        rules = format_of(self._layout)
+        of_lineage = [each.name for each in rules.lineage if each.name in names]
+        return rules.with_lineage(table, file, rows) if of_lineage else table
 
     def _cached(self, file: DataFile) -> CachedRows | None:
         if self._cache is None:
@@ -500,6 +504,14 @@ class DeltaFormat:
 
     by_id: ClassVar[bool] = False
     time_unit: ClassVar[str] = "ms"  # protocol: "Per-file Statistics"
+
+    @property
+    def lineage(self) -> tuple[FileColumn, ...]:
+        return ()
+
+    def with_lineage(self, rows: pa.Table, file: DataFile, numbers: Int64s | None) -> pa.Table:
+        del file, numbers
+        return rows
 
     def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
         vector = file.deletion_vector

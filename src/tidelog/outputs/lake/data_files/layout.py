@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Protocol
 
@@ -154,10 +154,20 @@ class TableFormat(Protocol):
     Attributes:
         by_id: whether columns of files are found by their field ids, not by their names.
         time_unit: of bounds of times in statistics, as NumPy spells it: ``ms``, rounded, or ``us``.
+        lineage: columns that rows keep when they move to another file as they are.
     """
 
     by_id: ClassVar[bool]
     time_unit: ClassVar[str]
+
+    @property
+    def lineage(self) -> tuple[FileColumn, ...]: ...
+
+    def with_lineage(self, rows: pa.Table, file: DataFile, numbers: Int64s | None) -> pa.Table:
+        """Return rows with the values of `lineage` that follow from their places in ``file``, which
+        are their ``numbers``; None: these are all of its rows.
+        """
+        ...
 
     def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
         """Return int64[n]: the sorted numbers of the file's deleted rows. ``store``: the
@@ -270,6 +280,12 @@ class FileLayout:
     def column(self, name: str) -> FileColumn:
         """Raise KeyError if the table has no column of that name."""
         return self._by_name[name]
+
+    @cached_property
+    def of_kept_rows(self) -> FileLayout:
+        """The layout with the columns of `TableFormat.lineage`."""
+        lineage = () if self.format is None else self.format.lineage
+        return replace(self, columns=(*self.columns, *lineage)) if lineage else self
 
     @cached_property
     def schema(self) -> pa.Schema:

@@ -18,6 +18,7 @@ import org.apache.iceberg.Files;
 import org.apache.iceberg.RewriteFiles;
 import org.apache.iceberg.RowDelta;
 import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.SnapshotChanges;
 import org.apache.iceberg.SnapshotRef;
 import org.apache.iceberg.SortOrderParser;
 import org.apache.iceberg.Table;
@@ -99,6 +100,21 @@ public final class CommitCalls {
     found.put("branches", new ArrayList(base.refs().keySet()));
     found.put("properties", base.properties());
     found.put("encrypted", Boolean.valueOf(!base.encryptionKeys().isEmpty()));
+    return JsonUtil.mapper().writeValueAsString(found);
+  }
+
+  /** Of each data file that a snapshot added the id of its first row and its sequence number. */
+  public String lineage(Table table, Snapshot snapshot) throws IOException {
+    Map found = new LinkedHashMap();
+    Iterable added =
+        SnapshotChanges.builderFor(table).snapshot(snapshot).build().addedDataFiles();
+    for (Object each : added) {
+      DataFile file = (DataFile) each;
+      List numbers = new ArrayList();
+      numbers.add(file.firstRowId());
+      numbers.add(Long.valueOf(snapshot.sequenceNumber()));
+      found.put(file.location(), numbers);
+    }
     return JsonUtil.mapper().writeValueAsString(found);
   }
 

@@ -10,7 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from decimal import Context, Decimal
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -57,13 +57,23 @@ class DeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class IcebergFile(DataFile):
-    """A data file with its deletes."""
+    """A data file with its deletes. Format 3 gives rows ids: ``first_row`` is that of the first
+    one, and ``sequence`` the number of the commit; None: not known yet.
+    """
 
     deletes: tuple[DeleteFile, ...] = field(default=())
+    first_row: int | None = None
+    sequence: int | None = None
 
     @property
     def deleted_rows(self) -> int:
         return sum(each.rows for each in self.deletes)
+
+
+def as_iceberg(file: DataFile, **changes: Any) -> IcebergFile:
+    """Return a file, which may just have been written, with other attributes."""
+    known = {each.name: getattr(file, each.name) for each in fields(file)}
+    return IcebergFile(**{**known, **changes})
 
 
 def deletes_of(file: DataFile) -> tuple[DeleteFile, ...]:
@@ -91,18 +101,20 @@ def own_path(path: str, location: str) -> tuple[str, Mapping[str, str] | None]:
 def file_of(
     found: Mapping[str, Any],
     deletes: tuple[DeleteFile, ...],
-    fields: Mapping[int, list[int]],
+    by_spec: Mapping[int, list[int]],
     columns: Mapping[int, FileColumn],
     location: str,
+    sequence: int | None = None,
 ) -> IcebergFile:
     """Return the data file of its JSON.
 
     Args:
         found: the parsed JSON.
         deletes: of the file.
-        fields: by spec id, the ids of the partition's fields, in order.
+        by_spec: by spec id, the ids of the partition's fields, in order.
         columns: the table's columns by their field ids.
         location: the table's.
+        sequence: see `IcebergFile`.
     """
     if (kind := found["file-format"].lower()) != "parquet":
         raise TableLeftOutError(
@@ -112,12 +124,14 @@ def file_of(
     path, tags = own_path(found["file-path"], location)
     return IcebergFile(
         path,
-        _partition_values(found, fields),
+        _partition_values(found, by_spec),
         int(found["file-size-in-bytes"]),
         0,
         _stats(found, columns),
         tags=tags,
         deletes=deletes,
+        first_row=found.get("first-row-id"),
+        sequence=sequence,
     )
 
 

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -24,10 +24,16 @@ from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.data_files.data_file import DataFile
 from tidelog.outputs.lake.data_files.deletion_vectors import frame_of, read_frame, rows_of_frame
 from tidelog.outputs.lake.data_files.file_reader import locate_file, open_parquet
-from tidelog.outputs.lake.data_files.layout import FileLayout, MarkedFiles, MarksWriter
+from tidelog.outputs.lake.data_files.layout import (
+    FileColumn,
+    FileLayout,
+    MarkedFiles,
+    MarksWriter,
+)
 from tidelog.outputs.lake.iceberg.files import (
     DeleteFile,
     IcebergFile,
+    as_iceberg,
     deletes_of,
     iceberg_path,
     own_path,
@@ -44,6 +50,13 @@ _PATH_FIELD: Final = pa.field(
 )
 _POSITION_FIELD: Final = pa.field(
     "pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}
+)
+
+
+# Of each row of format 3, where its place does not say it (specification, "Row Lineage").
+_LINEAGE: Final = tuple(
+    FileColumn(name, name, pa.int64(), field_id)
+    for name, field_id in (("_row_id", 2147483540), ("_last_updated_sequence_number", 2147483539))
 )
 
 
@@ -131,6 +144,23 @@ class IcebergFormat:
             found = found.filter(pc.equal(found["file_path"], path))
         return np.asarray(found["pos"].combine_chunks()).astype(np.int64)
 
+    @property
+    def lineage(self) -> tuple[FileColumn, ...]:
+        return _LINEAGE if self.version >= 3 else ()
+
+    def with_lineage(self, rows: pa.Table, file: DataFile, numbers: Int64s | None) -> pa.Table:
+        known: dict[str, Any] = {"_row_id": None, "_last_updated_sequence_number": None}
+        if isinstance(file, IcebergFile):
+            if file.first_row is not None:
+                places = np.arange(len(rows)) if numbers is None else numbers
+                known["_row_id"] = pa.array(file.first_row + places)
+            known["_last_updated_sequence_number"] = pa.scalar(file.sequence, pa.int64())
+        for name, values in known.items():
+            if values is not None:
+                at = rows.schema.get_field_index(name)
+                rows = rows.set_column(at, rows.schema.field(at), pc.coalesce(rows[name], values))
+        return rows
+
     def marks_writer(self, store: FileStore) -> MarksWriter:
         writer = _PuffinMarks if self.version >= 3 else _PositionMarks
         return writer(store, self.location)
@@ -151,11 +181,6 @@ class IcebergFormat:
     def folder(self, partition: Mapping[str, str | None], layout: FileLayout) -> str:
         del partition, layout
         return DATA_FOLDER
-
-
-def _with_deletes(file: DataFile, deletes: tuple[DeleteFile, ...]) -> IcebergFile:
-    known: dict[str, Any] = {each.name: getattr(file, each.name) for each in fields(DataFile)}
-    return IcebergFile(**known, deletes=deletes)
 
 
 class _PositionMarks:
@@ -189,7 +214,7 @@ class _PositionMarks:
         )
         if not kept:
             _known.keep(path, [fresh], rows)
-        self._marked.append((file, _with_deletes(file, (*kept, fresh))))
+        self._marked.append((file, as_iceberg(file, deletes=(*kept, fresh))))
 
     def close(self) -> MarkedFiles:
         if self._names:
@@ -236,7 +261,7 @@ class _PuffinMarks:
             len(frame),
         )
         _known.keep(path, [fresh], rows)
-        self._marked.append((file, _with_deletes(file, (fresh,))))
+        self._marked.append((file, as_iceberg(file, deletes=(fresh,))))
 
     def close(self) -> MarkedFiles:
         return tuple(self._marked)

@@ -312,7 +312,7 @@ class IcebergState:
         """
         if self.head() is None:
             return {}
-        to_json = self._library.file_to_json
+        to_json, has_ids = self._library.file_to_json, self.format_version >= 3
         fields: dict[int, list[int]] = {}
         for spec in _items(self._base.specs()):
             fields[int(spec.specId())] = [int(each.fieldId()) for each in _items(spec.fields())]
@@ -331,7 +331,8 @@ class IcebergState:
                         deletes[key] = delete_file_of(json.loads(text), fields, location)
                     of_file.append(deletes[key])
                 parsed = json.loads(to_json(file, specs[file.specId()]))
-                one = file_of(parsed, tuple(of_file), fields, columns, location)
+                sequence = file.dataSequenceNumber() if has_ids else None
+                one = file_of(parsed, tuple(of_file), fields, columns, location, sequence)
                 found[one.path] = one
         finally:
             scan.close()
@@ -416,6 +417,14 @@ class IcebergState:
         for name, value in change.summary.items():
             operation.set(name, value)
         return operation
+
+    @_named
+    def lineage(self, snapshot: int) -> Mapping[str, tuple[int | None, int]]:
+        """Return of each data file that a snapshot added, by its path, the id of its first row and
+        its sequence number.
+        """
+        added = self._library.calls.lineage(self._table, self._base.snapshot(snapshot))
+        return {path: tuple(found) for path, found in json.loads(added).items()}
 
     def _is_seen(self, snapshot: int) -> bool:
         at = self.head()

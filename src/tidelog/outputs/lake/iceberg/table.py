@@ -68,6 +68,7 @@ from tidelog.outputs.lake.data_files.layout import (
 from tidelog.outputs.lake.data_files.parquet_files import has_bounds
 from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
 from tidelog.outputs.lake.iceberg.features import DEFAULTS, check_supported, support_inputs
+from tidelog.outputs.lake.iceberg.files import as_iceberg, iceberg_path
 from tidelog.outputs.lake.iceberg.format import IcebergFormat, PartitionField
 from tidelog.outputs.lake.iceberg.partitioning import Partition, json_value
 from tidelog.outputs.lake.iceberg.state import (
@@ -100,6 +101,7 @@ RELOAD_S = 300.0
 with it (credentials of its store) expires, and a catalog of files shows no difference between a
 table and another that took its place, if both have as many versions.
 """
+_WITH_LINEAGE = 3  # the first format whose rows have ids
 _FIRST_PARTITION_ID = 1000  # as the specification assigns them
 
 # Names that Iceberg gives columns of its own (its specification, "Reserved Field IDs").
@@ -610,9 +612,21 @@ class IcebergTable(LakeTable):
             raise ConflictError(f"{self.location}: somebody else committed at the same time")
         for file in change.removed:
             del files[file.path]
-        files |= {file.path: file for file in change.added}
+        added = change.added
+        if added and state.format_version >= _WITH_LINEAGE:
+            found = state.lineage(number)
+            places = [found[iceberg_path(file, state.location)] for file in added]
+            added = [
+                as_iceberg(file, first_row=first, sequence=sequence)
+                for file, (first, sequence) in zip(added, places, strict=True)
+            ]
+        files |= {file.path: file for file in added}
         files |= {after.path: after for _, after in change.marked}
         self._files, self._of_files = files, (state.uuid, number)
+        if state.format_version >= _WITH_LINEAGE and None in {
+            getattr(file, "first_row", None) for file in files.values()
+        }:  # of format 2 until now: this commit has given them
+            self._of_files = None
 
     # ------------------------------------------------ tables that were rolled back
 

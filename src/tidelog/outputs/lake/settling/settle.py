@@ -351,8 +351,9 @@ def replace_files(
         options: see `SettleOptions`.
         cache: receives the keys of new files.
     """
-    reader = DataFileReader(store, layout, _rows_of(cache, layout))
-    added = _KeptRows(store, layout, cache)
+    own = layout.of_kept_rows
+    reader = DataFileReader(store, own, _rows_of(cache, own))
+    added = _KeptRows(store, own, cache)
     marks = format_of(layout).marks_writer(store)
     removed: list[DataFile] = []
     for path, numbers in dead.items():
@@ -396,8 +397,9 @@ def rewrite(
             removed, too.
         cache: receives the keys of new files.
     """
-    reader = DataFileReader(store, layout, _rows_of(cache, layout))
-    added = _KeptRows(store, layout, cache)
+    own = layout.of_kept_rows
+    reader = DataFileReader(store, own, _rows_of(cache, own))
+    added = _KeptRows(store, own, cache)
     feed = ChangeFeedWriter(store, layout) if layout.change_feed else None
     removed: list[DataFile] = []
     for file in files:
@@ -455,7 +457,9 @@ class _KeptRows:
 
 
 def _rows_of(cache: KeyIndexCache | None, layout: FileLayout) -> RowCache | None:
-    return cache.rows if cache is not None and layout.history else None
+    """Return the cache of rows; it has none of their lineage."""
+    has_lineage = format_of(layout).lineage
+    return cache.rows if cache is not None and layout.history and not has_lineage else None
 
 
 def _flags(dead: bytes | BitMap, before: Int64s, count: int) -> Bools:

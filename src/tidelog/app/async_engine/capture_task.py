@@ -58,7 +58,7 @@ from tidelog.system.processes import has_ended, this_process, unix_ms
 
 _BEATS: Final = 5  # within the duration of a lease
 _DOUBT: Final = 0.7  # the share of a lease after which it ends here, before others take over
-_OTHERS_S: Final = 0.2  # between two looks at the others' offsets
+_OTHERS_S: Final = 0.2  # between two reads of the others' offsets
 
 
 class GroupMembers:

@@ -37,12 +37,17 @@ def jdbc_uri(dsn: str) -> tuple[str, dict[str, str]]:
 
 
 class LostCommits(Proxy):
-    """What stands between a JDBC catalog and its database: forwards all, and loses the answer to
-    one commit of a table once it is made: it holds the connection, and ends it.
+    """What stands between a catalog and its database, or metastore: forwards all, and loses the
+    answer to one commit of a table once it is made: it holds the connection, and ends it.
+
+    ``commits``: what a commit's request has in it.
     """
 
-    def __init__(self, port: int, *, at: int = 0) -> None:
+    def __init__(
+        self, port: int, *, at: int = 0, commits: bytes = b"UPDATE iceberg_tables"
+    ) -> None:
         super().__init__(port, at=at)
+        self._commits = commits
         self._hold_s: float | None = None
         self.lost = 0
 
@@ -74,7 +79,7 @@ class LostCommits(Proxy):
     ) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
-                if self._hold_s is not None and b"UPDATE iceberg_tables" in data:
+                if self._hold_s is not None and self._commits in data:
                     commits.set()
                 server.sendall(data)
             server.shutdown(socket.SHUT_RDWR)

@@ -12,7 +12,7 @@ from tidelog.eventlog.consumers import Consumers
 
 OUTPUTS: Final = (
     "postgres", "mysql", "mariadb", "opensearch", "kafka", "kafka_transactions", "http", "files",
-    "files_s3", "delta", "iceberg",
+    "files_s3", "delta", "delta_s3", "iceberg",
 )  # fmt: skip
 KAFKA: Final = ("kafka", "kafka_transactions")
 DISKS: Final = ("files", "delta", "iceberg")
@@ -196,6 +196,7 @@ _LOST: Final = {
     "kafka_transactions": _KAFKA,
     "http": ("127.0.0.1 does not accept requests",),
     "files_s3": ("is under way", "can't be reached"),
+    "delta_s3": ("is under way", "Check the endpoint"),
 }
 _UNDER_WAY: Final = ("is under way",)
 _REFUSED: Final = ("TOPIC_AUTHORIZATION_FAILED", "authorization")
@@ -231,6 +232,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
             "files": ("Read-only file system",),
             "files_s3": (*_UNDER_WAY, "403"),
             "delta": ("Read-only file system",),
+            "delta_s3": (*_UNDER_WAY, "403"),
             "iceberg": ("Read-only file system",),
         },
         {},
@@ -247,9 +249,23 @@ FAULTS: Final[Mapping[str, Fault]] = {
             "files": _NO_SPACE,
             "files_s3": (*_UNDER_WAY, "507"),
             "delta": _NO_SPACE,
+            "delta_s3": (*_UNDER_WAY, "507"),
             "iceberg": _NO_SPACE,
         },
         dict.fromkeys((*KAFKA, "mysql"), "its server ends by itself: see killed"),
+    ),
+    "busy": Fault(
+        "busy",
+        "HTTP 503 to all writes",
+        _befall,
+        {
+            "http": ("HTTP 503",),
+            "files_s3": (*_UNDER_WAY, "503"),
+            "delta_s3": (*_UNDER_WAY, "503"),
+        },
+        dict.fromkeys(
+            ("postgres", "mysql", "mariadb", "opensearch", *KAFKA, *DISKS), "no such answer"
+        ),
     ),
     "slow": Fault(
         "slow",
@@ -265,7 +281,9 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "int to text at the source",
         _changed,
         dict.fromkeys(("postgres", "mysql", "mariadb"), ("columns v changed their type",))
-        | dict.fromkeys(("delta", "iceberg"), ("column v of public.t is string now and was int",)),
+        | dict.fromkeys(
+            ("delta", "delta_s3", "iceberg"), ("column v of public.t is string now and was int",)
+        ),
         dict.fromkeys(
             ("opensearch", *KAFKA, "http", "files", "files_s3"),
             "it stops, and the message says how to leave the column out: what is there keeps its "
@@ -295,5 +313,6 @@ CHEAP: Final = (
     "http-read_only",
     "files-full",
     "delta-full",
+    "delta_s3-away",
     "delta-changed",
 )

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import duckdb
 from tests.behaviours.outputs import activity_files, api, search_index
 from tests.faults.outputs.source import Source
 from tests.faults.outputs.target import Strike, Target, nothing
 from tests.integration.spark.frozen_destinations import Place
+from tests.support.delta_readers import by_duckdb
 from tests.support.faulty_network import FaultyNetwork
 from tests.support.s3 import S3Server
 
@@ -43,6 +45,9 @@ class HttpTarget(Target):
 
     def full(self) -> Any:
         return self._answers("full")
+
+    def busy(self) -> Any:
+        return self._answers("busy")
 
 
 class Api(HttpTarget):
@@ -117,6 +122,33 @@ class S3Files(HttpTarget):
 
         made.found = found
         return made
+
+
+class S3Delta(HttpTarget):
+    writes = "PUT"
+
+    def make(self) -> Place:
+        self.server = s3()
+        made = self.places.delta()
+        prefix = f"lake-{secrets.token_hex(4)}"
+        port = self._network(self.server.port)
+        options = self.server.options | {"endpoint": f"http://127.0.0.1:{port}"}
+        made.output |= {"path": self.server.url(prefix), "storage_options": options}
+        self.table = self.server.files(prefix) / "public/t"
+
+        def found() -> list[Any]:
+            try:
+                rows = by_duckdb(str(self.table)).to_pylist()
+            except duckdb.Error:  # there is no table yet, or the server is amid writing a file
+                return []
+            return [(row["id"], row["v"]) for row in rows]
+
+        made.found = found
+        return made
+
+    def follow(self, message: str) -> None:
+        assert "Move the table away" in message, message
+        self.table.rename(self.table.parent / "away")
 
 
 @functools.cache

@@ -23,7 +23,8 @@ pairs of an output and a fault hold, but those under *Exceptions*. `make test-th
 _TITLES: Final = {
     "postgres": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB", "opensearch": "OpenSearch",
     "kafka": "compacted Kafka", "kafka_transactions": "Kafka by transactions", "http": "HTTP",
-    "files": "Files", "files_s3": "Files on S3", "delta": "Delta", "iceberg": "Iceberg",
+    "files": "Files", "files_s3": "Files on S3", "delta": "Delta",
+    "delta_s3": "Delta on S3", "iceberg": "Iceberg",
 }  # fmt: skip
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from urllib.parse import urlsplit
-
 import psycopg
 import pyarrow as pa
 import pytest
@@ -12,7 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.integration.iceberg_catalogs.conftest import Delivered
 from tests.integration.spark.orders import orders
 from tests.support.iceberg_readers import by_duckdb, by_pyiceberg
-from tests.support.postgres_jdbc import LostCommits, jdbc_uri
+from tests.support.postgres_jdbc import jdbc_uri
 
 from tidelog.errors import AccessRefusedError, OutputError, UsageError
 
@@ -98,63 +95,6 @@ def test_a_database_that_is_away_or_denies_access_says_so(
         delivered.run(catalog | {"jdbc.user": "nobody"})
     with pytest.raises(UsageError, match="no JDBC driver for jdbc:oracle"):
         delivered.run(catalog | {"uri": "jdbc:oracle:thin:x"})
-
-
-@pytest.mark.parametrize(
-    "hold_s",
-    [pytest.param(0.0, id="lost"), pytest.param(40.0, id="held", marks=pytest.mark.thorough)],
-)
-def test_a_commit_whose_answer_is_lost_is_made_once(
-    delivered: Delivered, database: str, monkeypatch: pytest.MonkeyPatch, hold_s: float
-) -> None:
-    """The client asks again on another connection, and the database has the commit by then."""
-    monkeypatch.setattr("tidelog.outputs.lake.iceberg.catalog.ANSWER_S", 5)
-    table = orders(delivered.built)
-    with LostCommits(urlsplit(database).port or 0) as between:
-        catalog = catalog_at(database)
-        uri = catalog["uri"].replace(str(urlsplit(database).port), str(between.port))
-        output = delivered.output(catalog | {"uri": uri})
-        output.prepare(delivered.built.log.generation)
-        delivered.write(output)
-        delivered.built.update(table, "1", "changed", "1.5")
-        delivered.built.delete(table, "3")
-        delivered.built.flush()
-        between.lose_next(hold_s)
-        began = time.monotonic()
-        delivered.retry(output)
-        assert time.monotonic() - began < 35
-        assert between.lost == 1
-        output.close()
-    found = by_others(database, "tidelog_iceberg", delivered.warehouse).load_table("public.orders")
-    assert names_in(found) == [(0, "n0"), (1, "changed"), (2, "n2")]
-    assert len(found.snapshots()) == 2
-    assert by_duckdb(found.metadata_location) == by_pyiceberg(found)
-
-
-def test_a_database_that_was_away_gets_what_it_missed(delivered: Delivered, database: str) -> None:
-    """Also an output that begins while it is away."""
-    orders(delivered.built)
-    port = urlsplit(database).port or 0
-    with LostCommits(port) as between:
-        at = between.port
-    catalog = catalog_at(database)
-    output = delivered.output(catalog | {"uri": catalog["uri"].replace(str(port), str(at))})
-    with pytest.raises(OutputError, match="ConnectException"):
-        output.prepare(delivered.built.log.generation)
-    with LostCommits(port, at=at):
-        output.prepare(delivered.built.log.generation)
-        delivered.write(output)
-    delivered.built.delete(
-        delivered.built.log.schemas.latest(delivered.built.log.schemas.tables()[0]), "0"
-    )
-    delivered.built.flush()
-    with pytest.raises(OutputError, match=r"public.orders: the catalog failed: .*PSQLException"):
-        delivered.write(output)
-    with LostCommits(port, at=at):
-        delivered.write(output)
-    output.close()
-    found = by_others(database, "tidelog_iceberg", delivered.warehouse).load_table("public.orders")
-    assert names_in(found) == [(n, f"n{n}") for n in (1, 2, 3)]
 
 
 def test_a_name_may_be_set_later_and_another_catalog_is_refused(

@@ -26,8 +26,7 @@ from tests.support.iceberg_rest import (
 from tests.support.postgres_jdbc import jdbc_uri
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.errors import AccessRefusedError, OutputError
-from tidelog.system import failpoints
+from tidelog.errors import AccessRefusedError
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -212,51 +211,6 @@ def test_a_new_column_whose_answer_is_lost_comes_once(
     found = by_others.load_table("public.orders")
     assert [each.name for each in found.schema().fields].count("added") == 1
     assert {row["id"]: row["added"] for row in by_pyiceberg(found)}[9] == "x"
-
-
-@pytest.mark.thorough
-def test_a_catalog_that_was_away_gets_what_it_missed(
-    delivered: Delivered, server: RestCatalogServer, by_others: RestCatalog, output: Any
-) -> None:
-    change(delivered)
-    server.stop()
-    try:
-        with pytest.raises(OutputError, match=r"public.orders: the catalog failed: .*RESTExc"):
-            delivered.write(output)
-    finally:
-        server.start()
-    delivered.retry(output)
-    found = by_others.load_table("public.orders")
-    assert names_in(found) == CHANGED
-    assert len(found.snapshots()) == 2
-
-
-@pytest.mark.parametrize(
-    "place", ["iceberg.written", pytest.param("lake.table.write", marks=pytest.mark.thorough)]
-)
-def test_a_driver_that_hung_is_refused_by_the_catalog(
-    delivered: Delivered, catalog: dict[str, str], by_others: RestCatalog, output: Any, place: str
-) -> None:
-    """Two leaders: one settles a batch and hangs, another writes it and more, the first goes on."""
-    change(delivered)
-    built = delivered.built
-    other = delivered.output(catalog)
-    other.prepare(built.log.generation)
-
-    def go_on() -> None:
-        with failpoints.arm({place: lambda: None}):
-            delivered.write(other)
-            built.delete(built.log.schemas.latest(built.log.schemas.tables()[0]), "4")
-            built.flush()
-            delivered.write(other)
-
-    with failpoints.arm({place: go_on}), pytest.raises(OutputError, match="another pipeline"):
-        delivered.write(output)
-    other.close()
-    delivered.write(output)
-    found = by_others.load_table("public.orders")
-    assert names_in(found) == {0: "n0", 1: "changed", 2: "n2"}
-    assert len(found.snapshots()) == 3
 
 
 @pytest.mark.parametrize("what", ["tables", pytest.param("namespaces", marks=pytest.mark.thorough)])

@@ -54,8 +54,10 @@ REOPEN_S: Final = 60.0
 """Seconds between two attempts to log in again."""
 ANSWER_S: Final = 120
 """Seconds to wait for an answer of a catalog, unless its properties say so. Its clients wait
-forever by default, and so would the pipeline, though the answer was lost on its way.
+forever by default, or for ten minutes, and so would the pipeline, though the answer was lost on its
+way.
 """
+_HIVE_TIMEOUT: Final = "hive.metastore.client.socket.timeout"
 
 
 def _with_timeouts(properties: Mapping[str, str]) -> dict[str, str]:
@@ -142,6 +144,8 @@ class IcebergCatalog:
             )
         self._library = IcebergLibrary(self._jvm)
         self._properties = _with_timeouts(properties)
+        if properties.get("type", "").lower() == "hive" and hadoop.get(_HIVE_TIMEOUT) is None:
+            hadoop.set(_HIVE_TIMEOUT, f"{ANSWER_S}s")
         with library_errors(f"output {output}"):
             if name is None and is_jdbc_catalog(properties):
                 name = self._jdbc_name(output)

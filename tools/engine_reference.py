@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidelog import AsyncEngine, Committer, Event, Events, EventStream, Message
+from tidelog.app.base.service import BackgroundService
 from tidelog.engine.core import NEXT_STATES
 from tidelog.ext import OffsetStore, RecordProcessor, Serializer, StoredOffset
 
 HEAD = """\
 # Engine
 
-For programs that [take change events](../how-to/embed.md#change-events). All names are of `tidelog`; the protocols also of `tidelog.ext`. A call to an
-engine that has stopped raises [EngineStateError](../failure-modes.md#enginestateerror). `help(tidelog.AsyncEngine)` has all signatures.
+For programs that [take change events](../how-to/embed.md#change-events). All names are of `tidelog`; the protocols also of `tidelog.ext`. `help(tidelog.AsyncEngine)` has all
+signatures.
 """
 SHOWN = (
     *(AsyncEngine, EventStream, Event, Events, Message, Committer),
@@ -46,7 +47,8 @@ def _class(shown: type[Any]) -> Iterator[str]:
     made = shown not in (AsyncEngine, Event, Events, EventStream) and not protocol
     if inspect.isfunction(constructor) and made:
         yield f"\n```text\n{shown.__name__}{_signature(constructor)}\n```\n"
-    for name, member in vars(shown).items():
+    inherited = vars(BackgroundService) if shown is AsyncEngine else {}
+    for name, member in {**inherited, **vars(shown)}.items():
         if name.startswith("_") or f"{shown.__name__}.{name}" in NOT_SHOWN:
             continue
         if isinstance(member, (classmethod, staticmethod)) or (named and name in shown._fields):

@@ -83,9 +83,11 @@ def test_rows_of_a_dump_and_changes_come_once_and_continue_after_a_restart(
     ]
     assert (committed(make_engine.log) or 0) > seen[-1].version
     assert nothing_is_left(postgres, database)
-    for call in (engine.run, engine.close, engine.__enter__, lambda: asyncio.run(engine.arun())):
+    for call in (engine.run, engine.__enter__, lambda: asyncio.run(engine.arun())):
         with pytest.raises(EngineStateError):
             call()
+    engine.close()
+    engine.stop()
     with pytest.raises(EngineStateError, match="takes commands"):
         engine.send(StartDump(dump_id="late", tables=("public.orders",)), timeout_s=0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from tidelog.app.async_engine.log_task import LogTask
 from tidelog.engine.core import EngineCore, assemble
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Connector, SourceTask
-from tidelog.errors import EngineStateError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 
@@ -166,8 +165,7 @@ def running(core: EngineCore) -> Iterator[Running]:
     try:
         yield found
     finally:
-        with suppress(EngineStateError):
-            core.close()
+        core.close()
         found.join()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ from tests.support.engines import no_threads_left
 
 from tidelog.app.async_engine.engine import AsyncEngine
 from tidelog.app.base.log_location import event_log_path
-from tidelog.engine.core import EngineState
-from tidelog.errors import EngineStateError
 
 
 class MakeEngine:
@@ -50,7 +47,5 @@ class MakeEngine:
     def end(self) -> None:
         """Close those that a test that failed has left open; none leaves a thread."""
         for engine in self._made:
-            if engine.state is not EngineState.STOPPED:
-                with suppress(EngineStateError):
-                    engine.close()
+            engine.close()
         assert no_threads_left()

@@ -108,6 +108,8 @@ def test_every_public_name_is_on_its_page() -> None:
 PROJECT = """\
 # The program of a user.
 
+from contextlib import aclosing
+
 import tidelog
 from pyspark.sql import DataFrame, SparkSession
 from tidelog import Capture, Config, CaptureGroup
@@ -138,6 +140,12 @@ def then(spark: SparkSession, log: str) -> DataFrame:
     return as_of(spark, log, version=5).table("public.t")
 
 
+async def follow(engine: tidelog.AsyncEngine) -> None:
+    async with aclosing(aiter(engine.events())) as events:
+        async for event in events:
+            print(event.after)
+
+
 class Mine(Writer):
     def open(self, task: tidelog.ext.WriteTask) -> None:
         reveal_type(task.start)
@@ -155,14 +163,14 @@ tidelog.load_config(5)
 tidelog.AsyncEngine("tidelog.yaml", consumer=print, order="key", batch_size="many")
 """
 FOUND = """\
-35: note: Revealed type is "int"
-41: note: Revealed type is "def (config: tidelog.config.models.Config | typing.Mapping[str, Any]
-42: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
-43: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
-44: error: Module has no attribute "nonsense"
-45: error: Argument 1 to "Capture" has incompatible type "int"
-46: error: Argument 1 to "load_config" has incompatible type "int"
-47: error: Argument "batch_size" to "AsyncEngine" has incompatible type "str"
+43: note: Revealed type is "int"
+49: note: Revealed type is "def (config: tidelog.config.models.Config | typing.Mapping[str, Any]
+50: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
+51: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
+52: error: Module has no attribute "nonsense"
+53: error: Argument 1 to "Capture" has incompatible type "int"
+54: error: Argument 1 to "load_config" has incompatible type "int"
+55: error: Argument "batch_size" to "AsyncEngine" has incompatible type "str"
 """
 ERRORS = {int(line.split(":")[0]) for line in FOUND.splitlines() if " error: " in line}
 

@@ -233,14 +233,11 @@ class EngineCore:
 
     def close(self, *, wait: bool = True) -> None:
         """End the engine, whatever it does, and wait for its end, unless this is one of its
-        threads, such as the consumer's; or do not ``wait``.
-
-        Raises:
-            EngineStateError: if it has stopped.
+        threads, such as the consumer's; or do not ``wait``. Does nothing once it has stopped.
         """
         before = self._states.stop()
         if before is EngineState.STOPPED:
-            raise EngineStateError("the engine has stopped already")
+            return
         if before is EngineState.CREATING:
             self._finish()
             return

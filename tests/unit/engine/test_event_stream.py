@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tidelog import AsyncEngine
 from tidelog.app.async_engine.engine import STREAM_OPEN_BATCHES, EventStream
 from tidelog.engine.events import Events
 from tidelog.engine.ports import EndReachedError
-from tidelog.errors import ConfigError, EngineStateError, EventLogError
+from tidelog.errors import ConfigError, EventLogError
 
 ROWS = list(range(50))
 
@@ -48,11 +48,7 @@ class Kept:
 
 
 def stream(task: Gates, **given: Any) -> EventStream:
-    def close() -> None:
-        with suppress(EngineStateError):
-            core.close()
-
-    made = EventStream(lambda: core.run(), close, lambda loop: core.use_loop(loop))
+    made = EventStream(lambda: core.run(), lambda: core.close(), lambda loop: core.use_loop(loop))
     core = engine(task, change_consumer=made.take, most_open_batches=STREAM_OPEN_BATCHES, **given)
     return made
 

@@ -179,7 +179,7 @@ class Life(RuleBasedStateMachine):
             until(lambda: self.core.state in (S.STOPPING, S.STOPPED))
             assert closer.is_alive() or self.core.state is S.STOPPED
             second = threading.Thread(target=self.core.close, daemon=True)
-            second.start()  # may lose the race with the end: then it raises, in its thread
+            second.start()
             self.closers.append(second)
             until(lambda: second.is_alive())
             self._let_all()
@@ -191,8 +191,8 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.state is S.STOPPED)
     @rule()
     def close_again(self) -> None:
-        with pytest.raises(EngineStateError, match="stopped already"):
-            self.core.close()
+        self.core.close()
+        assert len([each for each in self.told if len(each) == 3]) == 1
 
     # -------------------------------------------- what always holds
 

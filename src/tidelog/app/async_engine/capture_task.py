@@ -568,6 +568,7 @@ class CaptureTask:
         self._leading_since = math.inf
         self._ready = False
         self.trouble = ""
+        self._role: dict[str, Any] = {}
         self._failure: BaseException | None = None
         self._failed = False
         self._complete = False
@@ -637,6 +638,8 @@ class CaptureTask:
 
     def _on_status(self, status: dict[str, Any]) -> None:
         role = status.get("role")
+        if role is not None:
+            self._role = {"role": role, "reason": status.get("reason", "")}
         self._ready = self._ready or role in _READY
         self.trouble = str(status.get("reason", "")) if role == "retrying" else ""
         if role == "standby":
@@ -654,6 +657,6 @@ class CaptureTask:
                     f"{self._most_retries}), the last time: {self.trouble}"
                 )
         try:
-            refuse_coroutine(self._status_callback(status))
+            refuse_coroutine(self._status_callback({**self._role, **status}))
         except Exception as error:  # noqa: BLE001 - as of every callback
             logger.error("on_status raised %s", type(error).__name__)

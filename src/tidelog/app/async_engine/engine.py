@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import fields
@@ -96,7 +96,7 @@ class EventStream:
             self._committer.mark_processed(event)
             self._committer.mark_batch_finished()
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
+    async def __aiter__(self) -> AsyncGenerator[Any, None]:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -188,8 +188,8 @@ def spark_workers_for(config: Config) -> MakeWorkers:
 class AsyncEngine(BackgroundService):
     """Captures a source and passes its change events to the program, at least once.
 
-    Once it has stopped, every call but `state`, `context` and `wait_for_polling` raises
-    EngineStateError.
+    It runs once: when it has run, or was closed before, `run`, `start`, `arun`, `send` and a loop
+    over `events` raise EngineStateError. `stop` and `close` may be called at any time, and again.
 
     One of ``consumer``, ``change_consumer`` and ``record_processor`` receives the events; without
     any the program iterates over `events`. An offset is never committed past an event that is not
@@ -296,7 +296,7 @@ class AsyncEngine(BackgroundService):
         if consumer is None and change_consumer is None and record_processor is None:
             self._stream = EventStream(
                 lambda: self._core.run(),
-                self._end,
+                self.close,
                 lambda loop: self._core.use_loop(loop),
             )
             change_consumer, most_open_batches = self._stream.take, STREAM_OPEN_BATCHES
@@ -345,18 +345,17 @@ class AsyncEngine(BackgroundService):
         """Start on its own thread; return at once.
 
         Raises:
-            EngineStateError: it was started before.
+            EngineStateError: it was started or closed before.
         """
         self._check_consumer()
-        if self._thread is not None:
-            raise EngineStateError("the engine was started before: make a new one")
+        if self._thread is not None or self.state is not EngineState.CREATING:
+            raise EngineStateError("the engine was started or closed before: make a new one")
         super().start()
 
     def stop(self) -> None:
         """Ask it to end; return at once."""
         super().stop()
-        with suppress(EngineStateError):  # it has ended
-            self._core.close(wait=False)
+        self._core.close(wait=False)
 
     def events(self) -> EventStream:
         """Return the events of an engine without a consumer, to iterate over.
@@ -407,11 +406,8 @@ class AsyncEngine(BackgroundService):
             raise
 
     def close(self) -> None:
-        """`stop`, and wait for the end; without waiting if a consumer or a callback calls it.
-
-        Raises:
-            EngineStateError: it has stopped.
-        """
+        """`stop`, and wait for the end; without waiting if a consumer or a callback calls it."""
+        super().stop()
         self._core.close()
 
     def send(
@@ -440,10 +436,6 @@ class AsyncEngine(BackgroundService):
         if not self._core.wait_for_polling():
             self.wait()
         return self
-
-    def _end(self) -> None:
-        with suppress(EngineStateError):  # it has ended
-            self._core.close()
 
     def _check_consumer(self) -> None:
         if self._stream is not None:

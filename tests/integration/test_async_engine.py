@@ -69,6 +69,15 @@ def test_rows_of_a_dump_and_changes_come_once_and_continue_after_a_restart(
         assert outcome is not None
         assert outcome.error is None
         until(lambda: len(seen) == 5, "the second dump")
+        same = engine.send(StartDump(dump_id="again", tables=("public.ord*",)))
+        assert same is not None
+        assert same.error is None
+        for other in ({"tables": ()}, {"where": "id > 1"}, {"mode": "blocking"}, {"keys": [["1"]]}):
+            command = StartDump(**{"dump_id": "again", "tables": ("public.orders",), **other})
+            refused = engine.send(command)
+            assert refused is not None
+            if other != {"tables": ()}:  # all tables are the one
+                assert "an id of its own" in str(refused.error), other
     assert [(e.op, e.key, e.after) for e in seen] == [
         ("r", {"id": 1}, {"id": 1, "note": "one"}),
         ("r", {"id": 2}, {"id": 2, "note": "two"}),

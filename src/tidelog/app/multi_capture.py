@@ -57,6 +57,8 @@ class CaptureGroup(BackgroundService):
         if on_failure not in ("isolate", "stop"):
             raise ConfigError(f"on_failure is isolate or stop, not {on_failure!r}")
         given = [as_config(each) for each in configs]
+        if not given:
+            raise ConfigError("there is no configuration: give at least one")
         self.configs = [each for config in given for each in config_by_database(config).values()]
         locations = {
             "log.path": [config.log.path for config in self.configs],

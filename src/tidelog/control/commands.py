@@ -173,6 +173,12 @@ class Command(BaseModel):
     type: ClassVar[str]
     on_page: ClassVar[bool] = True
 
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UsageError(f"{type(self).__name__}: {_problems(error)}") from None
+
     def subject(self) -> str:
         """What it is about, for the page's audit list; of most commands: the dump."""
         return getattr(self, "dump_id", None) or "all dumps"
@@ -186,7 +192,8 @@ class StartDump(Command):
     """Start a dump.
 
     Attributes:
-        dump_id: id of the dump; a second command with the same id does nothing.
+        dump_id: id of the dump; the same command again does nothing, another one of the
+            id is refused.
         tables: patterns; empty: all captured tables; only patterns that exclude: all but these.
         matching: kind of the patterns: ``glob``: ``namespace.table`` with ``*``, and with ``!`` in
             front to exclude; ``regex``.
@@ -459,12 +466,19 @@ def build_command(command: type[Command], data: Any, called: str | None = None) 
     try:
         return command.model_validate(data)
     except ValidationError as error:
-        problems = []
-        for details in error.errors(include_input=False):
-            name = _option(details["loc"])
-            text = details["msg"].removeprefix("Value error, ")
-            problems.append(f"{name}: {text}" if name else text)
-        raise UsageError(f"{called or command.type}: {'; '.join(problems)}") from None
+        problems = _problems(error)
+    except UsageError as error:
+        problems = str(error).removeprefix(f"{command.__name__}: ")
+    raise UsageError(f"{called or command.type}: {problems}")
+
+
+def _problems(error: ValidationError) -> str:
+    problems = []
+    for details in error.errors(include_input=False):
+        name = _option(details["loc"])
+        text = details["msg"].removeprefix("Value error, ")
+        problems.append(f"{name}: {text}" if name else text)
+    return "; ".join(problems)
 
 
 def _option(location: tuple[int | str, ...]) -> str:

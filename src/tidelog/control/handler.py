@@ -33,6 +33,7 @@ from tidelog.control.plain_conditions import names
 from tidelog.control.signal_intake import skipped
 from tidelog.errors import (
     ChunkRefusedError,
+    CommandIdReusedError,
     Policy,
     TidelogError,
     UnsupportedTableError,
@@ -159,11 +160,14 @@ class CommandHandler:
             if known is not None and known.reason != reason:
                 dump_id = another_dump_id(dump_id, command_id)
                 known = self._find_dump(dump_id)
-        if known is not None:
+        of_signal = command.signal_id is not None
+        if known is not None and of_signal:
             return _details(known)
         choice = TableSelection(command.matching, self._database)
         shapes, rejected = self._choose_tables(command, choice)
-        of_signal = command.signal_id is not None
+        if known is not None:
+            self._require_same(known, command, choice, shapes)
+            return _details(known)
         if not shapes and not (of_signal and rejected):
             raise UsageError(
                 "; ".join(f"{entry.table}: {entry.reason}" for entry in rejected)
@@ -192,6 +196,33 @@ class CommandHandler:
                 "command %s (%s): not dumped: %s", command_id, command.type, printable(listed)
             )
         return details
+
+    def _require_same(
+        self,
+        known: DumpState,
+        command: StartDump,
+        choice: TableSelection,
+        shapes: dict[TableName, TableSchema],
+    ) -> None:
+        """Raise CommandIdReusedError if the known dump reads other tables, rows or keys."""
+        captured = self._catalogue.tables(self._captured)
+        before = {
+            TableName.parse(each.table): (each.where, each.key_count)
+            for each in known.tables
+            if TableName.parse(each.table) in captured
+        }
+        keys = len(set(command.keys or ()))
+        if command.key_set is not None:
+            keys = _count(self._state, command.key_set)
+        asked = {
+            table: (choice.first_match(command.conditions, table) or command.where, keys)
+            for table in shapes
+        }
+        if asked != before or command.mode != known.mode:
+            raise CommandIdReusedError(
+                f"dump {known.dump_id} was requested before, with other tables, conditions, keys "
+                "or another mode: give this one an id of its own"
+            )
 
     def _find_dump(self, dump_id: str) -> DumpState | None:
         known = next((d for d in self._coordinator.dumps() if d.dump_id == dump_id), None)

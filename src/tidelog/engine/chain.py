@@ -284,6 +284,10 @@ class ProcessorChain:
             raise _consumer_error("a transform", error, [event]) from error
 
 
+class WrongResultError(TypeError):
+    """What a transform returned is nothing of which events come. Only used as a cause."""
+
+
 def as_shares(made: Sequence[Event]) -> list[Event]:
     """Mark events as made of one event: that is done when all of them are."""
     return [each.as_share((which, len(made))) for which, each in enumerate(made)]
@@ -300,7 +304,10 @@ def _events_from(returned: Any, event: Event) -> Sequence[Event]:
         made: list[Any] = list(returned)
         if all(isinstance(each, Event) and each.number == event.number for each in made):
             return made
-    raise TypeError("a transform gives an Event, made with replace, several of these, or None")
+    kind = type(returned).__name__
+    raise WrongResultError(
+        f"returned {kind}: it gives an Event, made with replace, several, or None"
+    )
 
 
 def _consumer_error(who: str, error: Exception, of: Sequence[Event | Message]) -> ConsumerError:
@@ -309,7 +316,7 @@ def _consumer_error(who: str, error: Exception, of: Sequence[Event | Message]) -
         where = f"version {first.version} of {first.table}"
     else:
         where = f"versions {first.version} ({first.table}) to {last.version} ({last.table})"
-    if isinstance(error, WorkNotDoneError):
+    if isinstance(error, (WorkNotDoneError, WrongResultError)):
         return ConsumerError(f"{who} {error}, at {where}")
     return ConsumerError(f"{who} raised {type(error).__name__} at {where}")
 

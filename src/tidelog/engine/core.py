@@ -61,6 +61,7 @@ from tidelog.system.callbacks import (
     is_coroutine_function,
     refuse_coroutine,
     refuse_coroutine_function,
+    require_function,
 )
 
 # The states of an engine, and the only code that changes them.
@@ -510,6 +511,8 @@ def assemble(
     consumers = (consumer, change_consumer, record_processor)
     if sum(each is not None for each in consumers) != 1:
         raise ConfigError("give one of consumer, change_consumer and record_processor")
+    for each in transforms:
+        require_function("transforms", each)
     awaited = is_coroutine_function(consumer) or is_coroutine_function(change_consumer)
     prepares = any(map(is_awaited_transform, transforms))
     consumer_loop = _consumer_loop(

@@ -39,10 +39,17 @@ def is_awaited_transform(given: Any) -> bool:
     return is_coroutine_function(given) or is_asynchronous_generator_function(given)
 
 
+def require_function(name: str, given: Any) -> None:
+    """Raise ConfigError if ``given`` is neither None nor can be called."""
+    if given is not None and not callable(given):
+        raise ConfigError(f"{name}: give a function, not a value of {type(given).__name__}")
+
+
 def refuse_coroutine_function(name: str, given: Any) -> None:
-    """Raise ConfigError if a call of ``given``, the argument ``name``, would only create a
-    coroutine or a generator.
+    """Raise ConfigError if ``given``, the argument ``name``, can't be called, or if a call would
+    only create a coroutine or a generator.
     """
+    require_function(name, given)
     if any(later(form) for later in _LATER for form in _forms(given)):
         raise ConfigError(
             f"{name}: a coroutine or generator function, which does nothing when it is called: "

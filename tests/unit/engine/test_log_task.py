@@ -24,7 +24,13 @@ from tidelog.app.async_engine import log_task
 from tidelog.app.async_engine.log_task import LogTask, StoredOffset
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
-from tidelog.errors import EventLogError, OffsetAheadError, OffsetGoneError, StorageError
+from tidelog.errors import (
+    ConfigError,
+    EventLogError,
+    OffsetAheadError,
+    OffsetGoneError,
+    StorageError,
+)
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
@@ -163,6 +169,13 @@ def test_a_starting_offset_that_retention_took_is_reported(tmp_path: Path) -> No
     EventLogMaintenance(tmp_path).retain(0, hard_cap_age_s=0, now_ms=4_000_000_000_000)
     with pytest.raises(OffsetGoneError):
         started(tmp_path, starting_offset=0)
+
+
+def test_a_starting_offset_beyond_the_end_is_refused_as_the_argument(tmp_path: Path) -> None:
+    end = orders_log(tmp_path, [0]).writer.next_offset
+    said = rf"^starting_offset: {end + 1} is beyond the end of the event log, which is {end}$"
+    with pytest.raises(ConfigError, match=said):
+        started(tmp_path, starting_offset=end + 1)
 
 
 class Book:

@@ -19,7 +19,13 @@ from tidelog.codecs.decode import decode, expand_key_changes, expanded_ops, find
 from tidelog.engine.event_batches import EventBatch, event_schema
 from tidelog.engine.events import Events
 from tidelog.engine.options import BATCH_SIZE
-from tidelog.errors import ConsumerError, EventLogError, OffsetGoneError
+from tidelog.errors import (
+    ConfigError,
+    ConsumerError,
+    EventLogError,
+    OffsetAheadError,
+    OffsetGoneError,
+)
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Int64s, RecordKind
@@ -180,7 +186,13 @@ class LogTask:
         elif stored is None:
             # Durable at once: all that is captured from here on must be delivered, also after a
             # crash.
-            self._start_at(log, log.latest_offset() if starting == "latest" else int(starting))
+            try:
+                self._start_at(log, log.latest_offset() if starting == "latest" else int(starting))
+            except OffsetAheadError:
+                raise ConfigError(
+                    f"starting_offset: {starting} is beyond the end of the event log, which is "
+                    f"{log.latest_offset()}"
+                ) from None
             self._store(log, self._next)
         else:
             self._start_at(log, stored)

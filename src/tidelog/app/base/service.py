@@ -62,10 +62,10 @@ class BackgroundService(ABC):
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until what `start` began has ended (True), or the time is over (False).
 
-        Raises what ended it.
+        Raises what ended it; UsageError: nothing was started.
         """
         if self._thread is None:
-            return True
+            raise UsageError(f"this {type(self).__name__} was not started: wait is for start")
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             return False

@@ -63,7 +63,7 @@ from tidelog.config.loading import one_database_config
 from tidelog.control.channels.notifier import OnNotification
 from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
-from tidelog.errors import GapError
+from tidelog.errors import GapError, UsageError
 from tidelog.eventlog.log_files import STORE_KEY, claim_log
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EmittedTransactions, EventLog
@@ -259,6 +259,10 @@ class Capture(BackgroundService):
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
         """Give a command to whichever capture of this configuration leads; None: it waits still."""
+        if not isinstance(command, Command):
+            raise UsageError(
+                f"send takes a command of tidelog.commands, such as StartDump, not {command!r:.80}"
+            )
         with closing(open_state(self.config.state.location)) as state:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)

@@ -93,8 +93,8 @@ class EngineSection(Section):
     concurrent_coroutines: int = Field(
         default=ENGINE_DEFAULTS.concurrent_coroutines,
         ge=1,
-        description="So many coroutines of transforms, or of a consumer in parallel, at once. A thread "
-        "waits for each: give hundreds, not thousands.",
+        description="So many coroutines of transforms, or of a consumer in parallel, at once. "
+        "A thread waits for each: give hundreds, not thousands.",
     )
     consume_records_async: bool = Field(
         default=False, description="Call the consumer of single events in parallel."

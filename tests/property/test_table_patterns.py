@@ -15,7 +15,7 @@ from tests.support.build_log import BuiltLog
 import tidelog
 from tidelog.config import Config
 from tidelog.control.commands import StartDump, TableSelection
-from tidelog.errors import ConfigError
+from tidelog.errors import ConfigError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.sections import TablePattern
 from tidelog.model.patterns import matches, overlap
@@ -105,7 +105,7 @@ def test_all_users_of_a_pattern_select_the_same_tables(log: EventLog, pattern: s
         with pytest.raises(ConfigError, match=r"'tables': expected namespace\.table"):
             SourceOptions.parse({"path": "x", "tables": pattern})
         if ".." not in pattern:  # which looks like a regular expression
-            with pytest.raises(ValidationError, match=r"expected namespace\.table"):
+            with pytest.raises(UsageError, match=r"expected namespace\.table"):
                 StartDump(dump_id="d", tables=(pattern,))
         return
     found = dict(users([pattern], log))

@@ -136,3 +136,108 @@ def test_a_value_that_its_column_can_not_take_is_reported_with_the_column(databa
         assert refused.value.reason == "InvalidTextRepresentation (22P02) column a: b"
     finally:
         session.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "made", "taken"),
+    [
+        # As somebody made the column for the type that the source has all the time.
+        (("uuid", "text"), ("uuid", "text"), "uuid", True),
+        (("character varying(36)", "text"), ("text", "text"), "uuid", True),
+        (("character(36)", "text"), ("character varying(36)", "text"), "uuid", True),
+        (("text", "text"), ("character varying(9)", "text"), "numeric", True),
+        (("integer", "int32"), ("character varying(36)", "text"), "uuid", True),
+        (("integer", "int32"), ("bigint", "int64"), "numeric", True),
+        (("character(9)", "text"), ("character(7)", "text"), "character(9)", True),
+        (("mood", "text"), ("text", "text"), "shop.mood", True),
+        (("jsonb", "text"), ("json", "text"), "json", True),
+        (("decimal(10,2)", "decimal(10,2)"), ("decimal(50,5)", "text"), "numeric(60,10)", True),
+        (("json", "text"), ("jsonb", "text"), "json", True),
+        (("uuid", "text"), ("text", "text"), "character varying(99)", True),
+        # The same columns would change what they get now.
+        (("uuid", "text"), ("text", "text"), "uuid", False),
+        (("json", "text"), ("text", "text"), "jsonb", False),
+        (("jsonb", "text"), ("json", "text"), "jsonb", False),
+        (("integer", "int32"), ("text", "text"), "numeric", False),
+        (("numeric(10,2)", "decimal(10,2)"), ("text", "text"), "numeric(12,3)", False),
+        (("numeric", "text"), ("text", "text"), "numeric", False),
+        (("time with time zone", "text"), ("time without time zone", "text"),
+         "time with time zone", False),
+        (("integer[]", "text"), ("text[]", "text"), "integer[]", False),
+        (("character(9)", "text"), ("text", "text"), "character(9)", False),
+        (("text", "text"), ("double precision", "float64"), "numeric(9,2)", False),
+    ],
+)  # fmt: skip
+def test_which_columns_are_left_out_after_a_change_of_type(
+    database: str, before: tuple[str, str], now: tuple[str, str], made: str, taken: bool
+) -> None:
+    def of(name: str, logical: str) -> Copy:
+        schema = table_schema([("id", "int64"), ("v", logical)], key=["id"])
+        columns = (schema.columns[0], replace(schema.columns[1], type_name=name))
+        return copy_of(Postgres(database), replace(schema, columns=columns), "postgres", "shop")
+
+    copy = of(*now)
+    copy.select("CREATE SCHEMA shop")
+    copy.select("CREATE TYPE shop.mood AS ENUM ('sad')")
+    copy.select(f"CREATE TABLE {{t}} (id bigint PRIMARY KEY, v {made}, _tidelog_version bigint)")
+    session = copy.dialect.connect("test")
+    try:
+        tables = Tables(copy.dialect, "out", "shop", copy.own, False)
+        former = of(*before).table.schema.columns
+
+        def layout() -> None:
+            tables.layout(session, copy.table, tables.place(session, copy.table), 0, former)
+
+        if taken:
+            layout()
+            return
+        with pytest.raises(TableLeftOutError, match=r"column v of type"):
+            layout()
+        kind = {"float64": "double precision"}.get(now[1], now[0])
+        session.rows(f"ALTER TABLE shop.t ALTER v TYPE {kind} USING v::text::{kind}")
+        layout()
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("zone", [True, False])
+def test_a_time_with_a_zone_is_none_without_it(database: str, zone: bool) -> None:
+    """After such a change in the source the statement keeps the values, wherever it is run."""
+    kinds = ["timestamp", "timestamptz"]
+    before, now = (
+        copy_of(Postgres(database), table_schema([("id", "int64"), ("v", kind)], key=["id"]),
+                "postgres", "shop")
+        for kind in (kinds if zone else kinds[::-1])
+    )  # fmt: skip
+    before.prepare()
+    session = now.dialect.connect("test")
+    try:
+        session.rows("SET TimeZone = 'Asia/Tokyo'")
+        session.rows("INSERT INTO shop.t VALUES (1, '2020-01-01 00:00:00+00')")
+        tables = Tables(now.dialect, "out", "shop", now.own, False)
+        place, field = tables.place(session, now.table), now.table.columns.field("v")
+
+        def taken() -> bool:
+            former = str(before.table.columns.field("v").type)
+            return tables.accepts_type(session, now.table, place, field, former)
+
+        assert not taken()
+        printed = tables.remedy_for(session, now.table, place, ["v"])
+        found = re.search(r"Change the table: (ALTER TABLE .*); or have it", printed)
+        assert found is not None
+        session.rows(found[1])
+        assert taken()
+        at = "v AT TIME ZONE 'UTC'" if zone else "v"
+        assert session.rows(f"SELECT ({at})::text FROM shop.t") == [("2020-01-01 00:00:00",)]
+    finally:
+        session.close()
+
+
+def test_a_text_with_a_zero_byte_is_reported_with_its_column_and_a_step(database: str) -> None:
+    schema = table_schema([("id", "int64"), ("a", "text"), ("b", "text")], key=["id"])
+    copy = copy_of(Postgres(database), schema, "mysql", "shop")
+    rows = [{"id": n, "a": "x", "b": "x\0y" if n == 2 else "x"} for n in range(1, 4)]
+    found = copy.write(changes(copy.table, *(("u", row["id"], row) for row in rows)))
+    assert [each.version for each in found] == [2]
+    assert found[0].reason.startswith("column b has a text with a zero byte (U+0000)")
+    assert """{compute: {"b": "replace(`b`, char(0), '')"}}""" in found[0].reason

@@ -68,7 +68,7 @@ class StopAtRejection:
         raise RowsLeftOutError(
             f"{first.table}: output {task.output} rejects the record of {first.table} at version "
             f"{first.version} ({first.reason}), {len(rejections)} in all of one task. Fix the "
-            "destination, or set the output's dead_letter: then such records go there and the "
+            "cause, or set the output's dead_letter: then such records go there and the "
             "others continue"
         )
 

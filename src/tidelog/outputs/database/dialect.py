@@ -236,6 +236,11 @@ class Dialect(Protocol):
         ...
 
     @property
+    def texts(self) -> Sequence[str]:
+        """The names of the types of texts."""
+        ...
+
+    @property
     def own_values(self) -> str:
         """The clause of an INSERT that lets it give values to an identity, with a space behind."""
         ...

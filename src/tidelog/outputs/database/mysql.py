@@ -375,6 +375,7 @@ class MySql:
     ignores_case = True
     exact_text = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     own_values = ""
+    texts = _TEXTS
     digits = 0
 
     def key_as_text(

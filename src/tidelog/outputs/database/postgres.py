@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tidelog.codecs.postgres.session_settings import PINNED, set_statements
 from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
-from tidelog.model.schema import Column, TableName, TableSchema, double_quoted
+from tidelog.model.schema import Column, TableName, TableSchema, backticked, double_quoted
 from tidelog.outputs.database import dialect
 from tidelog.outputs.database.dialect import (
     DELETED,
@@ -114,6 +115,8 @@ class PostgresSession:
                 copy.write(texts.lines(written))
             self._connection.execute(b"SET LOCAL statement_timeout = 0")
         except psycopg.Error as error:
+            if error.sqlstate == _NO_CHARACTER:
+                _check_zero_bytes(columns, rows)
             raise _failed("COPY", error, columns) from None
 
     def stage(self, layout: TableLayout, columns: Sequence[str]) -> str:
@@ -141,6 +144,7 @@ class PostgresSession:
 
 
 # SQLSTATE classes (manual, "PostgreSQL Error Codes").
+_NO_CHARACTER = "22021"
 _TOO_LONG = "54000"  # of an index's key or a page
 _READ_ONLY = "25006"
 _RAISED = "P0001"  # by a trigger of the user's
@@ -156,6 +160,17 @@ def _copied_column(error: psycopg.Error, columns: Sequence[str]) -> str | None:
     start = re.match(r"COPY \S+, line \d+, column ", context)
     rest = context[start.end() :] if start else ""
     return max((name for name in columns if rest.startswith(f"{name}: ")), key=len, default=None)
+
+
+def _check_zero_bytes(columns: Sequence[str], rows: pa.RecordBatch) -> None:
+    for name, column in zip(columns, rows.columns, strict=True):
+        if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\0")).as_py():
+            raise RowsRefusedError(
+                f"column {name} has a text with a zero byte (U+0000), which PostgreSQL can't "
+                f"store: replace it by a step, {{compute: {{{json.dumps(name)}: "
+                f"\"replace({backticked(name)}, char(0), '')\"}}}}, or exclude the column by "
+                "source.exclude_columns"
+            ) from None
 
 
 def _failed(what: str, error: psycopg.Error, copied: Sequence[str] = ()) -> TidelogError:
@@ -312,6 +327,7 @@ class Postgres:
     ignores_case = False
     exact_text = ""
     own_values = "OVERRIDING SYSTEM VALUE "
+    texts = _TEXTS
     digits = 6
 
     def key_as_text(
@@ -352,11 +368,13 @@ class Postgres:
     def holds(self, base: str, sql_type: str, field: pa.Field) -> bool:
         if base in _TEXTS:
             return not pa.types.is_binary(field.type)
+        limits = re.search(r"\((\d+),(-?\d+)\)", sql_type) if base == "numeric" else None
+        if limits is not None and pa.types.is_floating(field.type):
+            return False
         if base == "numeric" and pa.types.is_decimal(field.type):
-            found = re.search(r"\((\d+),(-?\d+)\)", sql_type)
-            if found is None:
+            if limits is None:
                 return True
-            precision, scale = int(found[1]), int(found[2])
+            precision, scale = int(limits[1]), int(limits[2])
             kind = field.type
             fits = scale >= kind.scale and precision - scale >= kind.precision - kind.scale
             return bool(fits)
@@ -423,7 +441,9 @@ class Postgres:
         """
         plain = without_nullability(sql_type)
         to_number = plain.startswith(_NUMBERS)
-        if plain == "bytea":
+        if base.startswith("timestamp") and plain.startswith("timestamp"):
+            value = f"{column} AT TIME ZONE 'UTC'"
+        elif plain == "bytea":
             value = column if base == "bytea" else f"convert_to({column}::text, 'UTF8')"
         elif base == "bytea":
             value = f"convert_from({column}, 'UTF8')::{plain}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from tidelog.codecs.columns.values import arrow_type
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import NameRefusedError, OutputRefusedError, TableLeftOutError
 from tidelog.model.schema import Column, TableName
@@ -65,7 +66,8 @@ def _refused(output: str, what: str, step: str) -> NameRefusedError:
 _CLOCKS = ("time", "timetz", "timestamp", "timestamptz", "datetime")
 _ONE_SPELLING = ("uuid", "inet", "inet4", "inet6", "cidr", "macaddr", "macaddr8")
 # Types of a source whose texts never end in a space, or where it is not significant.
-_WITHOUT_SPACES = re.compile(r"(char|character|bpchar)(\(|$)|enum\(")
+_WITHOUT_SPACES = re.compile(r"(char|character|bpchar)(\(|$)|(enum|set)\(")
+_NOT_ALL_TEXTS = ("char", "bpchar", "enum", "set")  # cut spaces, or take members by other names
 _DECIMALS = ("decimal", "numeric")
 _MOST_DIGITS = 6
 
@@ -178,17 +180,24 @@ class Tables:
         field: pa.Field,
         former: str,
     ) -> bool:
-        """Can the column store the current values, or does the table not exist? A text column
-        stores anything: one that was created for texts does not count, since it was not altered.
+        """Does the column keep the current values as they are, or does the table not exist? A
+        column that stores the former ones, too, was not altered: a text column stores anything,
+        numbers' columns read texts (``007``), and clocks' ones times with a zone and without.
         """
         found = self._find(session, table, place)
         if found is None:
             return True
-        text = pa.field(field.name, pa.string())
-        for each in found.columns:
-            if each.name == field.name and self._can_store(table, each, field):
-                return former != "string" or not self._dialect.holds(each.base, each.sql_type, text)
-        return False
+        column = next((each for each in found.columns if each.name == field.name), None)
+        if column is None or not self._can_store(table, column, field):
+            return False
+        if _is_same(column.sql_type, self._type(session, table, field)):
+            return True
+        if former == "string":
+            text = pa.field(field.name, pa.string())
+            return not self._dialect.holds(column.base, column.sql_type, text)
+        if pa.types.is_string(field.type):
+            return column.base not in _DECIMALS
+        return not (former.startswith("timestamp") and pa.types.is_timestamp(field.type))
 
     def remedy_for(
         self, session: DatabaseSession, table: TargetTable, place: TableName, names: Sequence[str]
@@ -275,19 +284,29 @@ class Tables:
         column: FoundColumn,
         former: Sequence[Column],
     ) -> None:
-        """Check a column of texts that still has the type of the source's former column, if only
-        one of the types is an array: it would refuse each row.
+        """Check a column that is delivered as text, and was of another type in the source: a
+        column for values of that type, such as `numeric`, would take ``007`` for 7.
         """
         source = table.unchanged.get(field.name)
-        if source is None or not pa.types.is_string(field.type):
+        if source is None or not pa.types.is_string(with_digits(field, source).type):
             return
-        now = without_nullability(self._type(session, table, field))
-        before = {
-            self._dialect.type_of(session, field, each, table.origin.kind, key=())
-            for each in former
-            if each.name == source.name and each.type_name != source.type_name
-        }
-        if column.sql_type in before and column.sql_type.endswith("[]") != now.endswith("[]"):
+
+        def created(of: Column) -> str | None:
+            kind = pa.field(of.name, arrow_type(of.logical))
+            return self._dialect.type_of(session, kind, of, table.origin.kind, key=())
+
+        def is_former(of: Column) -> bool:
+            if of.name != source.name:
+                return False
+            if column.base in _NOT_ALL_TEXTS and created(of) == now:
+                return _is_plain(of) != _is_plain(source)
+            kind = pa.field(of.name, arrow_type(of.logical))
+            return created(of) != now and self._can_store(table, column, kind)
+
+        now = created(source) or ""
+        texts = column.base in self._dialect.texts and column.base not in _NOT_ALL_TEXTS
+        kept = texts or _is_same(column.sql_type, now) or (column.base, now) == ("json", "jsonb")
+        if not kept and any(map(is_former, former)):
             raise self._refused(
                 place,
                 f"has a column {field.name} of type {column.sql_type}, as the source had it, where "
@@ -475,6 +494,17 @@ class Tables:
 
     def _refused(self, place: TableName, why: str) -> TableLeftOutError:
         return TableLeftOutError(f"output {self._output}: the table {place} {why}.")
+
+
+def _is_same(found: str, created: str) -> bool:
+    """Is a column's type the one that we create? Without schemas of types, and collations."""
+    one, other = (each.replace('"', "").rpartition(".")[2] for each in (found, created))
+    return f"{one} ".startswith(f"{without_nullability(other)} ")
+
+
+def _is_plain(source: Column) -> bool:
+    """Is it of a type of any texts, of which spaces at the end are a part?"""
+    return _WITHOUT_SPACES.match(source.type_name.lower()) is None
 
 
 def _has_one_spelling(source_type: str) -> bool:

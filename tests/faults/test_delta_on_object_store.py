@@ -277,3 +277,15 @@ def test_a_batch_asks_little_of_the_store(
     # The hint, a list, the checkpoint (its end and its size come together), and the commit's time.
     kinds = [line.split()[0] for line in network.asked]
     assert kinds == ["GET"] * 4
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%2Fb", "a%25b", "a b"])
+def test_a_name_with_marks_of_a_url_is_a_place_of_its_own(
+    table: Table, place: str, name: str
+) -> None:
+    tables = {"short": Table(f"{place}/a"), "odd": Table(f"{place}/{name}")}
+    for path, each in tables.items():
+        each.commit(each.create(), add(file(path), data_change=True))
+    found = [set(Table(each.place).state().files) for each in tables.values()]
+    assert found == [{"short.parquet"}, {"odd.parquet"}]
+    assert table.store.names(f"{name}/_delta_log")

@@ -142,6 +142,7 @@ def test_azures_spelling_of_a_place_is_taken(tmp_path: Path) -> None:
         ("{path: 'ftp://host/log'}", "expected a directory, or a URL of s3,"),
         ("{path: 's3://'}", "expected scheme://bucket/prefix"),
         ("{path: 's3://key:${PGPASSWORD}@bucket/x'}", "keys belong under storage_options"),
+        ("{path: 's3://bucket/x?region=eu'}", "keys belong under storage_options"),
         ("{path: 's3:/bucket/x'}", "a URL is written scheme://bucket/prefix"),
         ("{path: 's3:bucket/x'}", "a URL is written scheme://bucket/prefix"),
         ("{path: 'file:log'}", "a URL is written scheme://bucket/prefix"),

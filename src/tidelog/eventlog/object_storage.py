@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -401,9 +402,15 @@ def _open_client(url: str, options: tuple[tuple[str, str], ...], _process: int) 
     # only this one.
     if url.startswith("s3") and (allowed := os.environ.get("AWS_ALLOW_HTTP")):
         client.setdefault("allow_http", _client_value(allowed))
+    # What is encoded in a URL is decoded: a name with %, ? or # must stay as it is.
+    scheme, _, rest = url.partition("://")
+    bucket, slash, prefix = rest.partition("/")
     try:
         return from_url(
-            url, config=config, client_options={**_CLIENT, **client}, retry_config=_RETRY
+            f"{scheme}://{bucket}{slash}{quote(prefix)}",
+            config=config,
+            client_options={**_CLIENT, **client},
+            retry_config=_RETRY,
         )
     except refusals.BaseError as error:
         raise UsageError(f"{url}: {store_error_text(error)}") from None

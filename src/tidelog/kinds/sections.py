@@ -175,7 +175,7 @@ def _location(text: str, info: ValidationInfo) -> str:
     if "://" not in text:
         return str(_resolve_path(Path(text), info))
     keys, found, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
-    if found and ":" in keys:
+    if (found and ":" in keys) or any(character in text for character in "?#"):
         raise ValueError("expected scheme://bucket/prefix; keys belong under storage_options")
     return text
 

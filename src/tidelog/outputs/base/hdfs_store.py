@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import hdfs_native
 import pyarrow as pa
@@ -29,12 +28,12 @@ class HdfsFileStore:
     """`tidelog.outputs.base.stores.FileStore` on HDFS. Every error is an OutputError."""
 
     def __init__(self, path: str) -> None:
-        parts = urlsplit(path)
-        if not parts.netloc or not parts.path.strip("/"):
+        host, slash, directory = path.removeprefix("hdfs://").partition("/")
+        if not host or not directory.strip("/"):
             raise ConfigError(f"{path}: expected hdfs://host[:port]/directory")
         self.path = path.rstrip("/")
-        self._name_node = f"{parts.scheme}://{parts.netloc}"
-        self._root = parts.path.rstrip("/")
+        self._name_node = f"hdfs://{host}"
+        self._root = slash + directory.rstrip("/")
         self._connected: hdfs_native.Client | None = None
 
     def __reduce__(self) -> tuple[type[HdfsFileStore], tuple[str]]:

@@ -10,7 +10,7 @@ from typing import Any
 import obstore
 import pyarrow as pa
 
-from tidelog.errors import ConfigError, StorageError
+from tidelog.errors import StorageError
 from tidelog.eventlog.object_storage import ObjectStorage
 from tidelog.eventlog.storage import options_of
 from tidelog.outputs.base.file_store import StoredFile
@@ -29,11 +29,6 @@ class ObjectFileStore:
     """
 
     def __init__(self, path: str) -> None:
-        if "?" in path:
-            raise ConfigError(
-                f"{path.partition('?')[0]}: options of an object store belong in "
-                "`storage_options`, not in the URL"
-            )
         self.path = path.rstrip("/")
         self._storage = ObjectStorage(self.path, options_of(self.path))
 

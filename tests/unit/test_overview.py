@@ -544,7 +544,7 @@ def test_of_a_source_that_capture_never_asked_nothing_is_guessed() -> None:
 
 
 def test_many_of_a_kind_are_counted_not_listed() -> None:
-    many = [{**REFUSED, "table": f"public.t{n}"} for n in range(500)]
+    many = [{**REFUSED, "table": f"public.t{n}", "reason": f"no key {n}"} for n in range(500)]
     outputs = [output(output=f"o{n}") for n in range(30)]
     written = list(lines(overview(status(refused=many, outputs=outputs), NOW_MS)))
     assert len(written) < 50
@@ -561,14 +561,14 @@ def test_commands_name_the_configuration_that_was_given() -> None:
 
 
 def test_a_few_problems_are_all_listed() -> None:
-    refused = [{**REFUSED, "table": f"public.t{n}"} for n in range(5)]
+    refused = [{**REFUSED, "table": f"public.t{n}", "reason": f"no key {n}"} for n in range(5)]
     written = status_text(overview(status(refused=refused), NOW_MS))
     assert all(f"public.t{n} is not captured" in written for n in range(5))
     assert "more problem" not in written
 
 
 def test_no_kind_of_problem_hides_another() -> None:
-    many = [{**REFUSED, "table": f"public.t{n}"} for n in range(500)]
+    many = [{**REFUSED, "table": f"public.t{n}", "reason": f"no key {n}"} for n in range(500)]
     late = output(behind_records=5, lag_s=900.0)
     assert "Output shop/delta is 15min behind" in status_text(
         overview(status(refused=many, outputs=[late]), NOW_MS)
@@ -637,7 +637,7 @@ def test_a_document_of_an_older_capture_is_shown_as_far_as_it_goes() -> None:
 
 def test_lines_for_a_log_say_what_moves_a_fact_each() -> None:
     running = dump(table(rows_read=100, estimated_rows=400), dump_id="initial")
-    found = overview(status(**running, refused=[REFUSED] * 2), NOW_MS)
+    found = overview(status(**running, refused=[REFUSED, {**REFUSED, "reason": "a type"}]), NOW_MS)
     assert brief(found) == [
         "up to date at 0/208C0C0; 1,234 records",
         "shop/delta is up to date",

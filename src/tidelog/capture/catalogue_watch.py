@@ -117,6 +117,7 @@ rights may have changed.
 MAX_MISSING = 10_000
 """Number of names of tables that do not exist which are remembered."""
 
+UNSEEN = "the account may no longer see it"
 _UNKNOWN = ""  # a fingerprint that differs from any other
 _NOT_READ = "?"  # older than the log, but unsupported: its state of then needs no dump
 
@@ -274,7 +275,8 @@ class CatalogueWatch:
         current = {} if self._dump_new else self._missing(stored, versions)
         current_versions: dict[str, str] = {}
         requested: list[TableName] = []
-        self._unsupported.keep_only(list(versions))
+        unseen = self._note_unseen(stored, current)
+        self._unsupported.keep_only([*versions, *unseen])
         self.earlier_writers.keep_only(self._captured)
         before, self._versions = self._versions, versions
         self._unsupported.retry_due({str(t) for t in versions if before.get(t) != versions[t]})
@@ -324,7 +326,8 @@ class CatalogueWatch:
             if not new:
                 current[name] = known[name]
         self._report_relations(shapes.values())
-        if gone := [name for name in stored if name not in self._captured]:
+        seen = {*self._captured, *map(str, unseen)}
+        if gone := [name for name in stored if name not in seen]:
             self.on_gone(gone, self._captured)
         if self._dump_new:
             self.on_present(self._captured)
@@ -334,6 +337,21 @@ class CatalogueWatch:
         if current_versions != judged:  # last: a stored version must not be newer than its shape
             self._state.put(VERSIONS_KEY, current_versions, None)
         return requested, complete
+
+    def _note_unseen(
+        self, stored: Mapping[str, str], current: dict[str, str]
+    ) -> Collection[TableName]:
+        """Report the known tables that the account may no longer see, and keep them in ``current``:
+        the log is decoded without their columns, so each is owed a dump. Returns them.
+        """
+        gone = [TableName.parse(name) for name in stored if name not in self._captured]
+        unseen = self._catalogue.unseen(gone, self._patterns)
+        why = {table: UnsupportedReason(UNSEEN, grant) for table, grant in unseen.items()}
+        self._unsupported.set_all("rights", why)
+        for table in unseen:
+            current[str(table)] = stored[str(table)]
+            self._unsupported.require_dump(table)
+        return unseen
 
     def _is_due(self, known: str | None, fingerprint: str) -> bool:
         """Is a dump due for ``fingerprint``? ``known``: the stored one; None: a new table."""

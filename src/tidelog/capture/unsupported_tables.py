@@ -37,7 +37,7 @@ class UnsupportedTables:
     """The unsupported tables and the causes of each. Thread-safe; a call returns once its change is
     durable, unless its docstring says otherwise.
 
-    Checkers (``by``): ``publication``, ``catalogue``, ``log``, ``dump``.
+    Checkers (``by``): ``publication``, ``catalogue``, ``rights``, ``log``, ``dump``.
 
     Args:
         state: store of the document.
@@ -169,7 +169,7 @@ class UnsupportedTables:
                     "since_ms": entry["since_ms"],
                 }
                 for name, entry in sorted(self._known.items())
-                if (causes := entry["causes"])
+                if (causes := _shown(entry["causes"]))
             ]
 
     # ------------------------------------------------------------ under the lock
@@ -282,6 +282,9 @@ class CheckingCatalogue:
     def partitioned(self, table: TableName) -> TableName | None:
         return self._catalogue.partitioned(table)
 
+    def unseen(self, tables: Sequence[TableName], patterns: Sequence[str]) -> dict[TableName, str]:
+        return self._catalogue.unseen(tables, patterns)
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         return self._catalogue.estimated_rows(tables)
 
@@ -305,6 +308,11 @@ class CheckingCatalogue:
 
     def close(self) -> None:
         self._catalogue.close()
+
+
+def _shown(causes: dict[str, Any]) -> dict[str, Any]:
+    """Return the causes for status: a missing right, which explains the others, or all."""
+    return {"rights": causes["rights"]} if "rights" in causes else causes
 
 
 def _entry() -> dict[str, Any]:

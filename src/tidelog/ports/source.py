@@ -105,6 +105,12 @@ class Catalogue(Protocol):
         """Return the table of which ``table`` is a partition; None: it is none with a name."""
         ...
 
+    def unseen(self, tables: Sequence[TableName], patterns: Sequence[str]) -> dict[TableName, str]:
+        """Return those of the tables, which are not listed, that the account may not see, with the
+        GRANT that lets it. ``patterns``: the captured tables. Empty if the source lists all tables.
+        """
+        ...
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """Return the rows by the source's statistics, for those of the tables that it has.
 

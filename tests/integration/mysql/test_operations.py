@@ -171,6 +171,56 @@ def test_lost_right_to_one_table_is_reported_and_its_log_continues(
             assert not failures, failures
 
 
+def test_tables_that_the_account_may_no_longer_see_are_reported_with_the_grant(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
+) -> None:
+    """They are not listed then, as if they were dropped; what is dropped is no problem."""
+    server, name = mysql_family, mysql_family_database
+    with reader(server, name) as user:
+        server.execute("CREATE TABLE v (id int PRIMARY KEY)", name)
+        for table in "tu":
+            server.execute(f"REVOKE SELECT ON `{name}`.{table} FROM `{user}`")
+        server.execute(f"GRANT SELECT ON `{name}`.* TO `{user}`")
+        config = configured(server, user, name, tmp_path)
+
+        def seen(table: str) -> dict[str, Any]:
+            tables = app.status(config).document["overview"]["tables"]
+            return next((each for each in tables if each["table"] == f"{name}.{table}"), {})
+
+        def refused() -> list[dict[str, Any]]:
+            problems = app.status(config).document.get("overview", {}).get("problems", ())
+            return [each for each in problems if each["kind"] == "table-refused"]
+
+        with capturing(config) as failures:
+            wait_for(lambda: dump_of(config, "initial"), "the initial dump", failures)
+            server.execute("DROP TABLE v", name)
+            wait_for(lambda: not seen("v"), "the dropped table is forgotten", failures)
+            assert not refused()
+            server.execute(f"REVOKE SELECT ON `{name}`.* FROM `{user}`")
+            server.execute("ALTER TABLE t ADD x int", name)
+            server.execute("INSERT INTO t VALUES (3, 3, 3)", name)
+            why = "t and 1 more table are not captured: the account may no longer see it"
+            wait_for(lambda: any(why in each["sentence"] for each in refused()), why, failures)
+            [problem] = refused()
+            assert problem["remedy"].startswith("GRANT SELECT ON `")
+            assert seen("t")["state"] == seen("u")["state"] == "refused"
+            [found] = [each for each in app.check(config) if "no longer see" in each.message]
+            assert (found.level, found.fix) == ("error", problem["remedy"])
+            server.execute(problem["remedy"])
+            wait_for(lambda: not refused(), "the end of it", failures)
+
+            def is_whole() -> bool:
+                newest = {
+                    each["after"]["id"]: each["after"].get("x")
+                    for each in app.read_log(config, table=f"{name}.t")
+                    if each.get("after")
+                }
+                return newest == {1: None, 2: None, 3: 3}
+
+            wait_for(is_whole, "the dump of what was missed", failures)
+            assert not failures, failures
+
+
 def test_what_check_would_refuse_is_reported_soon_after_the_start_until_it_is_fixed(
     mysql_family: MySqlFamilyServer,
     mysql_family_database: str,

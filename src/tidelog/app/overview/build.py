@@ -306,7 +306,7 @@ def tables_of(status: Mapping[str, Any]) -> Iterator[Table]:
     table_problems = dict(_table_problems(status))
     states = _dumping_states(status)
     dumped = dumped_of(status)
-    names = {*(status.get("captured") or ()), *table_problems, *states, *dumped}
+    names = {*(status.get("captured") or dumped), *table_problems, *states}
     for name in sorted(names):
         state, reason, remedy = table_problems.get(name) or (
             states.get(name, TableCaptureState.CAPTURED),

@@ -45,16 +45,23 @@ def table_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
     yield from _left_out_columns(status.get("left_out_columns") or ())
     yield from _unlogged(status.get("unlogged") or (), now_ms)
     for kind, section in (("table-refused", "refused"), ("inserts-only", "inserts_only")):
+        alike: dict[tuple[bool, str, str], list[str]] = {}
         for each in status.get(section) or ():
-            effect = "is not captured" if kind == "table-refused" else "is captured in part"
-            if each.get("only_dumps"):
-                effect = "is captured, but not dumped"
+            cause = bool(each.get("only_dumps")), each["reason"], each.get("remedy") or ""
+            alike.setdefault(cause, []).append(each["table"])
+        for (only_dumps, reason, remedy), (name, *others) in alike.items():
+            effect = "not captured" if kind == "table-refused" else "captured in part"
+            if only_dumps:
+                effect = "captured, but not dumped"
+            who = f"{name} is"
+            if others:
+                who = f"{name} and {counted(len(others), 'more table')} are"
             yield problem(
                 kind,
                 Severity.WARNING,
-                each["table"],
-                f"{each['table']} {effect}: {each['reason']}",
-                each.get("remedy") or "",
+                name,
+                f"{who} {effect}: {reason}",
+                remedy,
                 "a-table-is-refused",
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from itertools import groupby
 from pathlib import Path
 from shlex import quote
 
@@ -27,6 +28,7 @@ from tidelog.app.base.table_patterns import (
     unmatched_patterns,
 )
 from tidelog.app.sources.kinds import source_kind
+from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.config import Config
 from tidelog.errors import ConfigError, OutputError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
@@ -34,8 +36,8 @@ from tidelog.eventlog.storage import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import matches, similar_table, unmatched_text
-from tidelog.model.schema import TableSchema
-from tidelog.model.units import format_bytes
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.units import counted, format_bytes
 from tidelog.outputs.base.sections import ExecutorSection, OutputSection
 from tidelog.ports import (
     Catalogue,
@@ -48,7 +50,7 @@ from tidelog.ports import (
 )
 from tidelog.results import CheckFinding
 from tidelog.sources.findings import Finding, fix_script
-from tidelog.state.opening import state_path
+from tidelog.state.opening import ReadOnlyStateStore, state_path
 from tidelog.system.maven import cache_directory
 from tidelog.system.private_files import free_bytes, obstacle_to_files, readable_by_others, users_of
 
@@ -278,6 +280,7 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
     catalogue = source_kind(config).catalogue()
     try:
         captured = catalogue.tables(config.source.tables)
+        unseen = catalogue.unseen(_lost_tables(config, captured), config.source.tables)
         unused = list(unmatched_patterns(config, catalogue))
         every = catalogue.tables(["*"]) if unused else []
         similar = {
@@ -293,7 +296,12 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
         return  # the check of the source reports it
     finally:
         catalogue.close()
-    if not captured:
+    for grant, hidden in groupby(unseen, unseen.__getitem__):
+        first, *more = hidden
+        who = f"{first} and {counted(len(more), 'more table')} were" if more else f"{first} was"
+        text = f"{who} captured, and the account may no longer see {'them' if more else 'it'}"
+        yield CheckFinding("tables", "error", text, grant)
+    if not captured or unseen:
         return  # already reported
     for location, pattern in unused:
         text = unmatched_text(pattern, "table" if location == SOURCE_TABLES else "captured table")
@@ -308,6 +316,14 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
             level, fix = "error", f"{WRONG_EXCLUSION[0].lower()}{WRONG_EXCLUSION[1:]}"
         yield CheckFinding("columns", level, text, fix)
     yield from found
+
+
+def _lost_tables(config: Config, captured: Sequence[TableName]) -> list[TableName]:
+    """Return the tables that capture knows and that are not listed now."""
+    with closing(ReadOnlyStateStore(config.state.location)) as state:
+        shapes = state.get(SHAPES_KEY)
+    known = {} if shapes is None else shapes.value
+    return sorted({TableName.parse(name) for name in known} - set(captured))
 
 
 def _check_spark(config: Config) -> Iterator[CheckFinding]:

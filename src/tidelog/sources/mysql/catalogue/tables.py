@@ -33,6 +33,7 @@ from tidelog.sources.mysql.chunks.sql import checked_condition
 from tidelog.sources.mysql.chunks.watermarks import binlog_end
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import chunk_errors, number_of, translate_errors
+from tidelog.sources.mysql.preflight.account import Grants
 from tidelog.sources.mysql.stream.positions import log_end, log_files
 from tidelog.sources.ranges import only_condition_errors
 
@@ -133,6 +134,20 @@ class MySqlCatalogue:
 
     def partitioned(self, table: TableName) -> TableName | None:
         """None: partitions are no tables here."""
+
+    def unseen(self, tables: Sequence[TableName], patterns: Sequence[str]) -> dict[TableName, str]:
+        """See `tidelog.ports.Catalogue`. A query for each table that SHOW GRANTS does not name."""
+        if not tables:
+            return {}
+        with self._lock, translate_errors("reading the account's rights"):
+            connection = self._get_connection()
+            grants = Grants.of(connection)
+            return {
+                table: grants.statement(["SELECT"], *_grant_place(table, patterns))
+                for table in tables
+                if grants.missing(["SELECT"], table.namespace, table.name)
+                and _is_denied(connection, table)
+            }
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`. A query for each database."""
@@ -256,6 +271,22 @@ class MySqlCatalogue:
             self._folds_case = bool(connection.value("SELECT @@GLOBAL.lower_case_table_names"))
             self._connection = connection
         return self._connection
+
+
+def _grant_place(table: TableName, patterns: Sequence[str]) -> tuple[str, str | None]:
+    """The database, and the table unless a pattern names more, that a GRANT must name."""
+    named = any("*" in each and matches([each], table) for each in patterns)
+    return table.namespace, None if named else table.name
+
+
+def _is_denied(connection: Connection, table: TableName) -> bool:
+    """Return True if the account may not read the table, whether it exists or not."""
+    name = backticked(table.namespace, table.name)
+    try:
+        connection.rows(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - quoted
+    except pymysql.MySQLError as error:
+        return number_of(error) in (ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR)
+    return False
 
 
 def _key_spelling(schema: TableSchema) -> str:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pymysql
 
 from tidelog.errors import SourceError, UnsupportedTableError
-from tidelog.model.patterns import EXCLUDE, exclusion, matches, matching_columns
+from tidelog.model.patterns import (
+    EXCLUDE,
+    exclusion,
+    matches,
+    matching_columns,
+    patterns_without_table,
+)
 from tidelog.model.schema import TableName, backticked
+from tidelog.model.units import printable
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import (
@@ -119,6 +126,7 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
         return
     text = f"{matching_message(len(captured))}{_hidden_tables(context)}"
     yield Finding("tables", "ok", text)
+    yield from _unseen_patterns(context, [table.name for table in captured])
     finder = MySqlSchemaFinder(context.keys, context.exclude_columns)
     for table in captured:
         reported = [*_table(context, table), *_hidden_columns(context, table.name)]
@@ -140,6 +148,18 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
                 yield Finding(f"table {table.name}", "error", found.unfit)
             if found is not None and found.schema.excluded:
                 yield excluded_finding(found.schema)
+
+
+def _unseen_patterns(context: CheckContext, captured: Sequence[TableName]) -> Iterator[Finding]:
+    """Report patterns that match no table, as the account has no right to what they name."""
+    grants = Grants.of(context.connection)
+    for pattern in patterns_without_table(context.tables, captured):
+        place = narrowest_grant(pattern)
+        if pattern.startswith(EXCLUDE) or not place[0] or not grants.missing(["SELECT"], *place):
+            continue
+        text = f"no table matches '{printable(pattern)}', of those that the account may see"
+        fix = grants.statement(["SELECT"], *place)
+        yield Finding("tables", "warning", text, fix, ADMINISTRATOR, by_hand=True)
 
 
 def _hidden_tables(context: CheckContext) -> str:

@@ -349,6 +349,10 @@ class PostgresCatalogue:
             row = self._get_connection().execute(_PARTITIONED, names).fetchone()
         return None if row is None else TableName(*row)
 
+    def unseen(self, tables: Sequence[TableName], patterns: Sequence[str]) -> dict[TableName, str]:
+        """Nothing: every account sees all tables."""
+        return {}
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`."""
         with self._lock, translate_errors("looking up estimates"):

@@ -973,3 +973,17 @@ def test_a_full_disk_leads_to_what_is_written_about_it() -> None:
         assert [each.page for each in found if each.kind == "capture-fails"] == [
             f"docs/failure-modes.md#{entry}"
         ]
+
+
+def test_log_that_is_lost_has_no_date() -> None:
+    """MySQL's expiry is days away, and the binlogs were purged by hand."""
+    end = {"error": "GapError", "reason": "purged", "at_ms": NOW_MS - 1000}
+    kept = source(kept_s=604_800.0, lag_s=1.0)
+    for ended, said in (
+        (None, "is lost in 7 days"),
+        (end, "what capture needs next is lost: tidelog"),
+    ):
+        shown = status(leader=None, ended={"capture": ended}, **kept)
+        written = status_text(overview(shown, NOW_MS))
+        assert said in written, written
+        assert ("tidelog reset CONFIG" in written) is (ended is not None)

@@ -58,7 +58,7 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Accept a gap (GapError): show what is lost and what is dumped again, then ask.
+    """Accept a gap (GapError, LogResetError): show what is lost and what is dumped again, then ask.
 
     Changes nothing but a document in the state store: the next start acts on it, if there is a gap.
     Exits 2 while a capture leads.

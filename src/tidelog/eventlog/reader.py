@@ -188,6 +188,12 @@ class EventLog:
                 return meta.source
         return self.source
 
+    @property
+    def resume(self) -> Resume | None:
+        """Where capture resumes; None if the log has no position yet."""
+        metas = reversed(self.chain().segments)
+        return next((each.resume for each in metas if each.resume is not None), None)
+
     def chain(self, upto: int | None = None) -> Chain:
         """The current segments. ``upto``: the caller knows that the log reaches this offset and
         needs only what is before it: if requests are paid, the result may be some seconds old.

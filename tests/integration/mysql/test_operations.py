@@ -21,7 +21,7 @@ from tidelog.app.capture import maintenance
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import StartDump
-from tidelog.errors import PreflightError, SourceChangedError
+from tidelog.errors import LogResetError, PreflightError, SourceChangedError
 from tidelog.sources.mysql.stream.log_tables import LogTables
 
 pytestmark = pytest.mark.integration
@@ -283,6 +283,76 @@ def test_lost_right_to_the_log_ends_capture_with_the_grant(
         with capturing(config) as failures:
             wait_for(lambda: 3 in ids(config, f"{name}.t"), "nothing is lost", failures)
             assert not failures, failures
+
+
+@pytest.mark.parametrize("while_it_runs", [False, True])
+def test_after_reset_master_what_is_printed_leads_to_equal_copies(
+    while_it_runs: bool, mariadb_server: MariaDbServer, tmp_path: Path
+) -> None:
+    """With changes of which the log has nothing."""
+    with MariaDbServer() as server:
+        server.create_database("d")
+        with reader(server, "d") as user:
+            config = configured(server, user, "d", tmp_path)
+
+            def lose() -> None:
+                server.execute("FLUSH BINARY LOGS")
+                server.execute("DELETE FROM t WHERE id = 1", "d")
+                server.execute("INSERT INTO t VALUES (4, 4)", "d")
+                server.reset_binlog()
+                server.execute("INSERT INTO t VALUES (5, 5)", "d")
+
+            with capturing(config) as failures:
+                wait_for(lambda: dump_of(config, "initial"), "the initial dump", failures)
+                server.execute("INSERT INTO t VALUES (3, 3)", "d")
+                wait_for(lambda: 3 in ids(config, "d.t"), "the log", failures)
+                if while_it_runs:
+                    lose()
+                    wait_for(lambda: failures, "capture ends")
+            if not while_it_runs:
+                lose()
+                with capturing(config) as failures:
+                    wait_for(lambda: failures, "capture ends")
+            assert isinstance(failures[0], LogResetError), failures
+            assert "RESET MASTER" in str(failures[0])
+            assert "run `tidelog reset`" in str(failures[0])
+            [problem] = [
+                each
+                for each in app.status(config).document["overview"]["problems"]
+                if each["kind"] == "no-leader"
+            ]
+            assert problem["remedy"].startswith("tidelog reset CONFIG\n")
+            [found] = [each for each in app.check(config) if each.check == "position"]
+            assert (found.level, found.fix) == ("error", "tidelog reset CONFIG")
+            app.reset(config)
+
+            def copy() -> dict[int, int]:
+                found: dict[int, int] = {}
+                for event in app.read_log(config, table="d.t"):
+                    if event["op"] in "ucr":
+                        found[event["after"]["id"]] = event["after"]["n"]
+                return found
+
+            with capturing(config) as failures:
+
+                def gap() -> dict[str, Any]:
+                    dumps = app.status(config).document.get("dumps", ())
+                    return next(
+                        (
+                            each
+                            for each in dumps
+                            if each["dump_id"].startswith("gap-") and each["status"] == "completed"
+                        ),
+                        {},
+                    )
+
+                wait_for(gap, "the dump", failures)
+                server.execute("INSERT INTO t VALUES (6, 6)", "d")
+                wait_for(lambda: 6 in ids(config, "d.t"), "the log flows again", failures)
+            assert copy() == {n: n for n in range(1, 7)}  # a copy deletes 1, as the dump lacks it
+            with capturing(config) as failures:
+                server.execute("INSERT INTO t VALUES (7, 7)", "d")
+                wait_for(lambda: 7 in ids(config, "d.t"), "the next start", failures)
 
 
 # ---------------------------------------------------------------- a replica that takes over

@@ -111,6 +111,13 @@ def test_a_unique_index_becomes_the_replica_identity(
     assert "table public.audit" not in faults(again)
 
 
+def test_missing_slot_is_an_error_once_an_event_log_needs_it(database: str) -> None:
+    for needed, expected in ((False, ("ok", "")), (True, ("error", "tidelog reset CONFIG"))):
+        findings = preflight(database, slot="nobody", needs_slot=needed).check()
+        [found] = [each for each in findings if each.name == "slot"]
+        assert (found.level, found.fix) == expected
+
+
 def test_slot_of_another_program_is_left_alone(
     sql: psycopg.Connection[Any], database: str, postgres: PostgresServer
 ) -> None:

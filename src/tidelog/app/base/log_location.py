@@ -29,7 +29,8 @@ from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage import provide_options, storage_at
 from tidelog.model.option_values import is_url
-from tidelog.ports import StateStore
+from tidelog.model.records import Resume
+from tidelog.ports import SourceId, StateStore
 from tidelog.state.opening import state_path
 from tidelog.system.private_files import obstacle_to_files
 
@@ -67,6 +68,18 @@ def log_copy_id(location: str) -> str:
             return ""
         identity = f"{status.st_ino} {status.st_ctime_ns}"
     return hashlib.sha256(identity.encode()).hexdigest()[:6]
+
+
+def end_of_log(location: str) -> tuple[Resume, SourceId] | None:
+    """Return where capture resumes, and in which source; None: the log has no position, or can't be
+    read.
+    """
+    try:
+        log = EventLog.open(location) if EventLog.exists(location) else None
+        resume = None if log is None else log.resume
+        return None if log is None or resume is None else (resume, log.captured_from)
+    except TidelogError:
+        return None
 
 
 def highest_issued_offset(state: StateStore, log: EventLog) -> int:

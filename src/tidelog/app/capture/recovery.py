@@ -22,6 +22,7 @@ from tidelog.control.commands import Key, StartDump, build_command
 from tidelog.control.mailbox import new_id
 from tidelog.errors import (
     GapError,
+    LogResetError,
     TidelogError,
     UsageError,
     WaitTimeoutError,
@@ -68,13 +69,13 @@ class Gaps:
         """Accept a gap that was found during reading, so that the next session resumes after it.
         Raises the GapError unless the user has consented.
         """
-        if not (self._consented and self._streaming):
+        if not (self._consented() and self._streaming):
             raise gap
         self._pending_gap = gap
 
     def start(self, state: StateStore, reader: LogReader, writer: EventLogWriter) -> Resume:
         """Find the position at which the log resumes; after a gap, if the user has consented.
-        Raises GapError.
+        Raises GapError, LogResetError.
         """
         self._streaming, gap, self._pending_gap = False, self._pending_gap, None
         passed = state.get(PASSED_KEY)
@@ -85,9 +86,11 @@ class Gaps:
             if gap is not None:
                 raise gap
             start = reader.start(writer.resume)
-        except GapError as error:
-            if not self._consented or writer.resume is None:
-                raise with_its_cause(error, state) from None
+        except (GapError, LogResetError) as error:
+            asked = isinstance(error, LogResetError)  # copies may have what the source lost
+            if not self._consented(asked=asked) or writer.resume is None:
+                cause = with_its_cause(error, state) if isinstance(error, GapError) else error
+                raise cause from None
             logger.warning("all tables are dumped again, because changes were missed: %s", error)
             start = self._resume_after_gap(writer.resume, state, reader, writer)
         else:
@@ -114,10 +117,9 @@ class Gaps:
         self._consent_until = 0.0
         return start
 
-    @property
-    def _consented(self) -> bool:
-        """Whether what was missed may be dumped again."""
-        return self._dumps_again() or time.monotonic() < self._consent_until
+    def _consented(self, *, asked: bool = False) -> bool:
+        """Return whether what was missed may be dumped again; ``asked``: only if a user said so."""
+        return (not asked and self._dumps_again()) or time.monotonic() < self._consent_until
 
 
 def reset_plan(config: Config) -> ResetPlan:

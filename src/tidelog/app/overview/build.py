@@ -27,6 +27,7 @@ from tidelog.app.overview.output_problems import (
 )
 from tidelog.app.overview.problems import is_dump_unfinished
 from tidelog.app.overview.process_problems import (
+    LOST,
     STALE_S,
     STARTING,
     engine_problems,
@@ -114,6 +115,8 @@ _NOTHING: _Answer = ("", "", None)
 
 def _log_answer(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Answer:
     """Return when what capture needs is lost: at the current rate, or if capture stopped now."""
+    if _is_lost(status):
+        return "lost", "what capture needs next is lost: tidelog reset CONFIG", None
     kept_s = (status.get("source") or {}).get("kept_s")
     lost_ms = None if source.lost_in_s is None else now_ms + source.lost_in_s * 1000
     at_ms = None if lost_ms is None else round(lost_ms / _MINUTE_MS) * _MINUTE_MS
@@ -138,6 +141,11 @@ def _log_answer(status: Mapping[str, Any], source: SourceHealth, now_ms: int) ->
     if source.lasts_s is not None:
         return "safe", f"{keeps}: enough for about {_span(source.lasts_s)} without capture", None
     return "safe", keeps, None
+
+
+def _is_lost(status: Mapping[str, Any]) -> bool:
+    """Did capture end because the source no longer has the log that it needs?"""
+    return (((status.get("ended") or {}).get("capture")) or {}).get("error") in LOST
 
 
 def _tables_answer(tables: Sequence[Table]) -> _Answer:
@@ -476,6 +484,8 @@ def _drop(row: Mapping[str, Any]) -> OperationDrop:
 def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
     """Return the source's health. ``silent_s``: how long capture is down; the source changes on."""
     source_fields = dict(status.get("source") or {})
+    if _is_lost(status):  # no danger: it has happened
+        source_fields |= dict.fromkeys(("kept_s", "lost_in_s", "lasts_s"))
     lost_in_s, lag_s = source_fields.get("lost_in_s"), source_fields.get("lag_s")
     if silent_s:
         if lost_in_s is None:  # without capture, the server keeps all its log for us

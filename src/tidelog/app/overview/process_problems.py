@@ -30,6 +30,14 @@ AFTER_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
         "tidelog reset CONFIG\nIt shows what is lost and asks; then start again.",
         "gaperror",
     ),
+    "LogResetError": (
+        "tidelog reset CONFIG\nIt shows what is lost and asks; then start again.",
+        "logreseterror",
+    ),
+    "SourceChangedError": (
+        "tidelog check CONFIG\nCorrect source.url if it leads elsewhere; then start again.",
+        "sourcechangederror",
+    ),
     "PreflightError": (
         "tidelog check CONFIG\nCorrect what it marks ✗; then start again.",
         "preflighterror",
@@ -40,6 +48,9 @@ AFTER_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 """By the class of the error with which capture ended: what to do, and the entry about it."""
+
+
+LOST: Final = ("GapError", "LogResetError")
 
 
 def process_problems(

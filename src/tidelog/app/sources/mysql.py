@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from tidelog.app.base.log_location import end_of_log, event_log_path
 from tidelog.app.sources.kinds import SourceParts
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
@@ -13,7 +14,7 @@ from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url
 from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection
-from tidelog.errors import PreflightError
+from tidelog.errors import GapError, LogResetError, PreflightError, TidelogError
 from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName
 from tidelog.ports import (
@@ -36,10 +37,10 @@ from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 from tidelog.sources.mysql.stream import replication, temporary_tables
-from tidelog.sources.mysql.stream.failover import check_same, identify
+from tidelog.sources.mysql.stream.failover import check_log, check_same, identify
 from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
-from tidelog.sources.mysql.stream.positions import FILE_START
+from tidelog.sources.mysql.stream.positions import FILE_START, log_end, log_files
 from tidelog.sources.mysql.stream.replication import ReplicaId
 from tidelog.sources.mysql.stream.schema_history import DROPPED_KEY, FILE_KEY, MySqlSchemaNotes
 
@@ -56,6 +57,7 @@ class MySqlKind:
         self._finder = MySqlSchemaFinder(config.source.keys, config.source.exclude_columns)
         self._url = parse_url(config.source.server_url)  # one pin for all connections
         self._name = config.log.path
+        self._log_location = event_log_path(config)
         replica = ReplicaId.derived(f"{self._url.where} {self._name}", config.source.server_id)
         self._server_id = replica.server_id
         self._statement_timeout_ms = config.dump.statement_timeout_ms
@@ -171,7 +173,7 @@ class MySqlKind:
 
     def check(self) -> list[Finding]:
         source = self._source
-        return MySqlPreflight(
+        findings = MySqlPreflight(
             source.server_url,
             server_id=self._server_id,
             kind=Flavor(source.kind),
@@ -184,6 +186,32 @@ class MySqlKind:
             cascades=source.cascades,
             snapshot_mode=source.snapshot_mode,
         ).check()
+        if all(each.level != "error" for each in findings) and (lost := self._lost_position()):
+            advice = "tidelog reset CONFIG"
+            findings.append(Finding("position", "error", str(lost), advice))
+        return findings
+
+    def _lost_position(self) -> TidelogError | None:
+        """Return the error if the server no longer has what follows the event log."""
+        ended = end_of_log(self._log_location)
+        if ended is None:
+            return None
+        resume, expected = ended
+        try:
+            with (
+                connect(self._source.server_url, purpose="check") as connection,
+                translate_errors("comparing the event log's end"),
+            ):
+                found = identify(connection, expected)
+                if found.member != expected.member:
+                    return None  # a failover: capture compares GTIDs
+                connection.pin.shift = expected.timeline
+                check_log(log_files(connection), resume, log_end(connection).position)
+        except (GapError, LogResetError) as error:
+            return error
+        except TidelogError:
+            return None  # it went away, which the next check reports
+        return None
 
     def check_source(self, expected: SourceId) -> None:
         with (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.app.base.log_location import event_log_path, log_copy_id
+from tidelog.app.base.log_location import end_of_log, event_log_path, log_copy_id
 from tidelog.app.sources.kinds import SourceParts
 from tidelog.codecs.postgres.pgoutput import PgoutputScanner
 from tidelog.codecs.postgres.tuples import PgoutputKeys
@@ -230,6 +230,7 @@ class PostgresKind:
             self._dsn,
             self._publications,
             slot=self._source.slot,
+            needs_slot=end_of_log(self._log_location) is not None,
             finder=self._finder,
             owner=self._slot_owner(),
         ).check()
@@ -241,8 +242,7 @@ class PostgresKind:
             if not EventLog.exists(self._log_location):
                 return owner
             log = EventLog.open(self._log_location)
-            has_positions = any(meta.resume is not None for meta in log.chain().segments)
-            if has_positions or self._is_slot_claimed(log.generation):
+            if log.resume is not None or self._is_slot_claimed(log.generation):
                 owner.generation, owner.copy = log.generation, log_copy_id(self._log_location)
         except TidelogError:
             return None

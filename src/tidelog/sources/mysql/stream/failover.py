@@ -22,7 +22,7 @@ from tidelog.codecs.mysql.binlog.events import HEADER_BYTES, EventType
 from tidelog.codecs.mysql.binlog.items import GtidsSeen, position_text, unpack_position
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
-from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
+from tidelog.errors import ConnectionLostError, GapError, LogResetError, SourceChangedError
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
@@ -49,6 +49,7 @@ NEW_LOG_OR_SETTING = (
     "run `tidelog reset CONFIG`, which has the tables dumped again, or set source.snapshot: "
     "when_needed"
 )
+RESET_ADVICE = "run `tidelog reset`, which has the tables dumped again"
 _MOST_NAMED = 300
 """Maximum length of GTIDs in a message, in characters."""
 _MOST_STRANGE = 20
@@ -244,7 +245,7 @@ def check_log(
     """Raise unless the server's log continues where ``resume`` ends.
 
     Raises:
-        SourceChangedError: the server's log was reset.
+        LogResetError: the server's log was reset.
         GapError: what follows ``resume`` was purged.
     """
     if resume is None:
@@ -252,17 +253,17 @@ def check_log(
     number, offset = unpack_position(resume.acknowledge)
     known = f"the event log ends at {position_text(resume.acknowledge)}"
     if resume.acknowledge > end:
-        raise SourceChangedError(
+        raise LogResetError(
             f"{known}, beyond the end of the source's binlog at {files.describe(end)}: its binlog "
-            f"was reset ({RESET}), or the server was restored from a backup; {NEW_LOG_ADVICE}"
+            f"was reset ({RESET}), or the server was restored from a backup; {RESET_ADVICE}"
         )
     if offset > files.sizes.get(number, offset):
-        raise SourceChangedError(
+        raise LogResetError(
             f"{known}, but the source's binlog file {files.name(number)} ends before that, at "
             f"{files.sizes[number]}, and later files follow it: the server was restored to an "
             "earlier state (a copy of its data directory, a snapshot of its disk), or lost the "
             "end of the file in a crash (sync_binlog is not 1), and has written more since. The "
-            f"event log may no longer match the source's history: {NEW_LOG_ADVICE}"
+            f"event log may no longer match the source's history: {RESET_ADVICE}"
         )
     if number not in files.sizes:
         raise GapError(
@@ -282,11 +283,11 @@ def check_same(source: SourceId, expected: SourceId) -> None:
         )
 
 
-def log_recreated_error(name: str) -> SourceChangedError:
+def log_recreated_error(name: str) -> LogResetError:
     """The error for a log file that is not the one that was read before."""
-    return SourceChangedError(
+    return LogResetError(
         f"binlog file {name} was recreated since it was read: the source's binlog was reset "
-        f"({RESET}), or the server was restored from a backup; {NEW_LOG_ADVICE}"
+        f"({RESET}), or the server was restored from a backup; {RESET_ADVICE}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +33,7 @@ from tidelog.codecs.mysql.binlog.items import (
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url
-from tidelog.errors import ConfigError, ConnectionLostError
+from tidelog.errors import ConfigError, ConnectionLostError, GapError, SourceError
 from tidelog.model.records import LogBatch, Resume
 from tidelog.ports import IdleAt, LastTransaction, LogEvent, SchemaRegistry, SourceId, StateStore
 from tidelog.sources.mysql.catalogue.cascades import CascadeWatch
@@ -220,7 +221,9 @@ class MySqlLogReader:
             source = identify(sql, before)
             moved = before is not None and before.member != source.member
             self._url.pin.shift = 0 if moved else source.timeline
-            if moved and (last := resume or missed) is not None:
+            last = (resume if moved else None) or missed
+            if last is not None and (moved or log_end(sql).position <= last.acknowledge):
+                self._url.pin.shift = 0
                 self._url.pin.shift = file_shift(log_files(sql), last)
             files = log_files(sql)
             end = log_end(sql).position
@@ -272,7 +275,12 @@ class MySqlLogReader:
     def poll(self, timeout_s: float) -> Iterator[LogEvent]:
         """See `tidelog.ports.LogReader`. Take every event of one poll before the next poll."""
         stream, scanner = self._streaming()
-        received = stream.receive(timeout_s)
+        try:
+            received = stream.receive(timeout_s)
+        except SourceError as error:
+            if not isinstance(error, ConnectionLostError):
+                self._check_reset(scanner.resume)
+            raise
         if received is not None:
             self._note_files(received)
             self._prepared.receive(received)
@@ -361,6 +369,14 @@ class MySqlLogReader:
         if known is not None and known != created:
             raise log_recreated_error(files.name(number))
         self._history.note_file(number, created)
+
+    def _check_reset(self, resume: Resume) -> None:
+        """Raise LogResetError if the server's log ends before the stream's position."""
+        sql = self._get_connection()
+        with translate_errors("reading the binlog's end"):
+            files, end = log_files(sql), log_end(sql).position
+        with suppress(GapError):  # the stream's error says so, too
+            check_log(files, resume, end)
 
     # ------------------------------------------------------------------ stream
 

@@ -171,6 +171,7 @@ _PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
 class PostgresPreflight:
     """Checks a source. Args as `PostgresLogReader`'s, and ``owner``: the slot's owner, which knows
     its event log's generation, or that there is none yet; None: the slot's owner is not checked.
+    ``needs_slot``: the event log has a position, from which only the slot keeps the changes.
     """
 
     def __init__(
@@ -179,12 +180,14 @@ class PostgresPreflight:
         publications: Publications,
         *,
         slot: str,
+        needs_slot: bool = False,
         finder: PostgresSchemaFinder,
         owner: SlotOwner | None = None,
     ) -> None:
         self._dsn = dsn
         self._owner = owner
         self._slot = slot
+        self._needs_slot = needs_slot
         self._publications = publications
         self._published = PublicationChecks(publications)
         self._tables = PostgresTableChecks(publications, finder)
@@ -358,6 +361,10 @@ class PostgresPreflight:
     def _slot_state(self, connection: Connection) -> Iterator[Finding]:
         state = find_slot(connection, self._slot)
         if state is None:
+            if self._needs_slot:
+                text = f"{self._slot} does not exist any more, and changes were lost"
+                yield Finding("slot", "error", text, "tidelog reset CONFIG")
+                return
             yield Finding("slot", "ok", f"{self._slot} will be created at the first start")
             return
         another = "name another one in source.slot"

@@ -135,9 +135,9 @@ def refused_names(
 def key_line(table: TableName) -> str:
     """Return the advice for a table without a key."""
     return (
-        f"Give it a key: ALTER TABLE {table} ADD PRIMARY KEY (COLUMN, …), or name columns that "
-        f"identify a row by source.keys: {{{_text(pattern_of(table))}: [COLUMN, …]}} "
-        "(`tidelog check` prints the line of a unique index)"
+        "Give it a primary key (`tidelog check` prints the SQL, or the line of a unique index), or "
+        f"name columns that identify a row by source.keys: {{{_text(pattern_of(table))}: "
+        "[COLUMN, …]}"
     )
 
 

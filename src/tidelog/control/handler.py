@@ -39,7 +39,7 @@ from tidelog.errors import (
     UnsupportedTableError,
     UsageError,
 )
-from tidelog.model.patterns import similar_table
+from tidelog.model.patterns import pattern_of, similar_table
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import printable
 from tidelog.ports import Catalogue, StateStore
@@ -204,21 +204,22 @@ class CommandHandler:
         choice: TableSelection,
         shapes: dict[TableName, TableSchema],
     ) -> None:
-        """Raise CommandIdReusedError if the known dump reads other tables, rows or keys."""
-        captured = self._catalogue.tables(self._captured)
-        before = {
-            TableName.parse(each.table): (each.where, each.key_count)
-            for each in known.tables
-            if TableName.parse(each.table) in captured
-        }
-        keys = len(set(command.keys or ()))
-        if command.key_set is not None:
-            keys = _count(self._state, command.key_set)
-        asked = {
-            table: (choice.first_match(command.conditions, table) or command.where, keys)
-            for table in shapes
-        }
-        if asked != before or command.mode != known.mode:
+        """Raise CommandIdReusedError if the known dump has another mode, lacks a table that the
+        command names, or reads other rows of one. What patterns match, and a stored set of keys,
+        may have changed since.
+        """
+        before = {TableName.parse(each.table): each for each in known.tables}
+        other = command.mode != known.mode
+        for table in shapes:
+            found = before.get(table)
+            if found is None:
+                other = other or bool({str(table), pattern_of(table)} & set(command.tables))
+                continue
+            where = choice.first_match(command.conditions, table) or command.where
+            other = other or where != found.where
+            if command.key_set is None:
+                other = other or len(set(command.keys or ())) != found.key_count
+        if other:
             raise CommandIdReusedError(
                 f"dump {known.dump_id} was requested before, with other tables, conditions, keys "
                 "or another mode: give this one an id of its own"

@@ -58,6 +58,7 @@ from tidelog.system.processes import has_ended, this_process, unix_ms
 
 _BEATS: Final = 5  # within the duration of a lease
 _DOUBT: Final = 0.7  # the share of a lease after which it ends here, before others take over
+_WARN_AFTER_S: Final = 10.0  # of waiting for the others
 _OTHERS_S: Final = 0.2  # between two reads of the others' offsets
 
 
@@ -307,6 +308,7 @@ class GroupTask(LogTask):
         self._polled: Events | None = None  # what was not returned yet of the last poll
         self._truncates: list[int] = []  # their versions in it
         self._waits_for = 0  # the offset that all partitions must reach before it is returned
+        self._warn_at = math.inf  # `time.monotonic`
 
     def start(self, cancelled: threading.Event) -> None:
         super().start(cancelled)
@@ -317,6 +319,10 @@ class GroupTask(LogTask):
                 f"{self._path}: the group {self.name} has offsets of another event log: it was "
                 "recreated. Give the engines another name."
             )
+
+    @property
+    def has_events(self) -> bool:
+        return self._polled is None  # else some wait for the other members
 
     def poll(self, timeout_s: float) -> Events | None:
         self._members.check()
@@ -338,6 +344,14 @@ class GroupTask(LogTask):
             self._polled = Events([part for part, _ in kept], polled.end, polled.generation)
             self._truncates = [version for _, found in kept for version in found.tolist()]
         if self._waits_for and not self._members.have_reached(self._waits_for):
+            if time.monotonic() > self._warn_at:
+                self._warn_at = math.inf
+                logger.warning(
+                    "engine %s waits before version %d, where a table was truncated: other "
+                    "members have not committed all events before it",
+                    self.name,
+                    self._waits_for,
+                )
             time.sleep(max(timeout_s, _OTHERS_S))
             return None
         self._members.check()
@@ -351,6 +365,7 @@ class GroupTask(LogTask):
             self._polled, self._waits_for = None, 0
             return polled
         truncate = self._truncates[0]
+        self._warn_at = time.monotonic() + _WARN_AFTER_S
         if self._waits_for != truncate:
             self._waits_for = truncate
         else:

@@ -479,10 +479,12 @@ def _check_group(group: int, exclusive: bool, offsets: OffsetStore | None, confi
         raise ConfigError(f"group: {group!r} is no number of partitions from 1 to 1024")
     if offsets is not None:
         raise ConfigError("group: its offsets are in the state store, so give no offsets")
-    if config.source.snapshot == "initial_only":
+    source = config.source
+    single = source.snapshot_configuration
+    if source.snapshot == "initial_only" or (single is not None and not single.stream):
         raise ConfigError(
-            "group: with source.snapshot: initial_only no member knows when all are done: give "
-            "another mode"
+            f"group: with source.snapshot: {source.snapshot} capture ends, and no member knows "
+            "when all are done: give another mode"
         )
 
 

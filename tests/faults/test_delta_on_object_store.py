@@ -15,6 +15,7 @@ from tidelog.errors import ConflictError, OutcomeUnknownError, OutputRefusedErro
 from tidelog.eventlog import object_storage
 from tidelog.outputs.lake.delta_log.actions import add, transaction
 from tidelog.outputs.lake.delta_log.commits import write_checkpoint
+from tidelog.outputs.lake.delta_log.table_state import TableState
 
 pytestmark = pytest.mark.integration
 _numbers = count(1)
@@ -246,6 +247,29 @@ def test_a_commit_that_is_replaced_after_the_next_one_is_noticed_by_all_who_read
     for _ in range(2):  # and it stays so
         with pytest.raises(OutputRefusedError, match=said):
             state.refresh()
+
+
+def test_a_log_with_a_replaced_commit_is_read_once(table: Table, network: FaultyNetwork) -> None:
+    """Every batch of the others tries the table again."""
+    state = table.create()
+    table.fill(state, 15)
+    write_checkpoint(table.store, state)
+    table.fill(state, 5)
+    name = f"_delta_log/{18:020d}.json"
+    ours = table.store.read(name)
+    table.foreign(18, [{"commitInfo": {}}, add(file("theirs"), data_change=True)])
+    read = TableState(table.store)
+    asked = []
+    for _ in range(3):
+        network.asked.clear()
+        with pytest.raises(OutputRefusedError, match="version 18 was replaced"):
+            read.refresh()
+        asked.append(len(network.asked))
+    assert asked[0] <= 9  # the hint, a list, the checkpoint, its commit, and five commits
+    assert asked[1:] == [2, 2]
+    table.store.put(name, ours)
+    read.refresh()
+    assert seen(read) == seen(state)
 
 
 def test_a_newest_commit_that_is_replaced_counts_for_nobody_who_starts(

@@ -341,6 +341,10 @@ _READS: Final = 8  # parallel reads of commits after a checkpoint
 _INFOS: Final = 100  # commits whose commitInfo is cached
 
 
+class _ReplacedError(Exception):
+    """The state's newest commit is not the one that the next commit, one of ours, followed."""
+
+
 class TableState:
     """A table as of the newest commit that was read. Used by one thread; reads nothing before
     `refresh`.
@@ -390,7 +394,14 @@ class TableState:
         """
         if self.version >= 0:
             start = self.version
-            self._read_new_commits()
+            try:
+                self._read_new_commits()
+            except _ReplacedError:
+                found = self._commit(self.version, "commitInfo")
+                if found is not None and found[1] == self.digest:
+                    raise self._replaced_error(self.version) from None
+                self._load()  # the commit, or the whole table, is another one again
+                return
             # After the reads, as logs are cleaned up from the oldest commit: all that was read was
             # after it.
             tag = self._tag(start)
@@ -472,13 +483,15 @@ class TableState:
         )
 
     def _load(self) -> None:
-        """Load from the newest checkpoint that can be read."""
+        """Load from the newest checkpoint that can be read; up to a commit that was replaced."""
         for attempt in range(_TRIES):
             self._reset()
             found = self._list_log(hinted=attempt == 0)
             try:
                 if self._load_from(found):
                     break
+            except _ReplacedError:
+                raise self._replaced_error(self.version) from None
             except TidelogError:
                 # A listed file is missing, since others clean up; or it can't be read at all.
                 if attempt == _TRIES - 1:
@@ -555,7 +568,7 @@ class TableState:
         actions = list(actions)
         info = next((dict(each["commitInfo"]) for each in actions if "commitInfo" in each), {})
         if self.digest and info.get(PREVIOUS, self.digest) != self.digest:
-            raise self._replaced_error(version - 1)
+            raise _ReplacedError
         added = []
         for action in actions:
             if (body := action.get("add")) is not None:

@@ -190,6 +190,22 @@ def test_a_commit_that_was_replaced_later_is_noticed_before_a_checkpoint(table: 
     assert not (log(table) / f"{5:020d}.checkpoint.parquet").exists()
 
 
+def test_a_commit_that_was_replaced_is_noticed_after_its_writer_s_checkpoint(table: Table) -> None:
+    state = filled(table)
+    table.fill(state, 1)
+    name = f"_delta_log/{3:020d}.json"
+    ours = table.store.read(name)
+    table.foreign(3, [add(file("theirs"), data_change=True)])
+    theirs = table.state()
+    replaced = table.store.read(name)
+    table.store.put(name, ours)
+    table.fill(state, 1)
+    table.store.put(name, replaced)
+    write_checkpoint(table.store, theirs)
+    with pytest.raises(OutputRefusedError, match="version 3 was replaced"):
+        table.state()
+
+
 def test_when_a_checkpoint_is_due(table: Table) -> None:
     state = table.create({"delta.checkpointInterval": "4"})
     due = []

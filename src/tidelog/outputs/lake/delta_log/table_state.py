@@ -1,8 +1,8 @@
 """The state of a Delta table: read from its log, kept from one batch to the next, and cleaned up.
 
-Each commit of ours has a digest of the one before it in its ``commitInfo``. So whoever reads the
-log sees that a commit was replaced after the next one: until then the rows come again, as the
-table's transaction is that of the commit before.
+Each commit of ours has a digest of the one before it in its ``commitInfo``. So whoever reads both,
+as there is no later checkpoint, sees that the first was replaced after the second. If it was
+replaced before, the rows come again, as the table's transaction is that of the commit before.
 
 Delta protocol: "File Types", "Checkpoints" and "Checkpoint Schema" (classic, multi-part and
 UUID-named ones, with their sidecars), "Action Reconciliation". Removed files and the log are kept
@@ -537,13 +537,12 @@ class TableState:
     def _replay_from(self, newest: CheckpointFiles | None, commits: Sequence[int]) -> bool:
         if newest is not None:
             self._load_checkpoint(newest)
+            self._set_timestamp(self.commit_info(self.version) or {})  # and the digest
         with ThreadPoolExecutor(_READS) as pool:
             for version, commit in zip(commits, pool.map(self._commit, commits), strict=True):
                 if commit is None:
                     return False
                 self._replay(version, *commit)
-        if newest is not None and not commits:
-            self._set_timestamp(self.commit_info(self.version) or {})
         return True
 
     def _load_checkpoint(self, found: CheckpointFiles) -> None:

@@ -17,7 +17,7 @@
      │    ├── SourceBusyError  another session holds a lock                         retry
      │    ├── GapError         the source can no longer give what we have not read  stop, exit 1
      │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
-     │    │    └── LogResetError  its log was begun anew
+     │    │    └── LogResetError  its log was reset
      │    ├── LogInDangerError  the source's log is in danger, and capture was to stop  stop, exit 1
      │    ├── UnsupportedTableError  one table can't be captured or dumped           others continue
      │    │    └── ExcludedKeyError  its rows are matched by an excluded column
@@ -171,7 +171,7 @@ class SourceChangedError(SourceError):
 
 
 class LogResetError(SourceChangedError):
-    """The source's log was begun anew, or put back: the event log's end is not in it."""
+    """The source's log was reset, or put back: the event log's end is not in it."""
 
 
 class LogInDangerError(SourceError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 
 import pytest
 import yaml
@@ -114,10 +113,5 @@ def test_the_table_of_almost_the_name_is_found_among_ten_thousand() -> None:
     words = ("customer", "order", "line", "item", "invoice", "payment", "price", "account")
     names = ["_".join(parts) for parts in itertools.product(words, words, words)]
     known = [TableName("public", f"{names[i % len(names)]}_{i}") for i in range(10_000)]
-    took = []
-    for _ in range(3):
-        begun = time.process_time()
-        found = similar_table("public.custmer_customer_order_1", known)
-        took.append(time.process_time() - begun)
-        assert found == "did you mean public.customer_customer_order_1?"
-    assert min(took) < 0.1
+    found = similar_table("public.custmer_customer_order_1", known)
+    assert found == "did you mean public.customer_customer_order_1?"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,9 +35,12 @@ def test_a_table_of_changes_is_not_compared() -> None:
 
 def test_nothing_to_compare_is_no_equality() -> None:
     some, none = section(holds={"public.events": "changes"}), section(holds={"*.*": "changes"})
-    assert _choose_tables([ORDERS, EVENTS], [], [some]) == [ORDERS, EVENTS]
+    catalogue: Any = SimpleNamespace(tables=lambda _patterns: [ORDERS, EVENTS])
+    config: Any = SimpleNamespace(source=SimpleNamespace(tables=["public.*"]))
+    choose = partial(_choose_tables, catalogue, config)
+    assert choose([], [some]) == [ORDERS, EVENTS]
     with pytest.raises(UsageError, match=r"no output keeps a copy of a table of .*events"):
-        _choose_tables([ORDERS, EVENTS], ["public.events"], [some])
+        choose(["public.events"], [some])
     with pytest.raises(UsageError, match="changes are not compared"):
-        _choose_tables([ORDERS, EVENTS], [], [none])
-    assert _choose_tables([ORDERS, EVENTS], [], [none, some]) == [ORDERS, EVENTS]
+        choose([], [none])
+    assert choose([], [none, some]) == [ORDERS, EVENTS]

@@ -165,7 +165,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has taken it over"):
         engine(
             Gates(tmp_path),
-            record_processor=object(),
+            record_processor=lambda: object(),
             dead_letters=DeadLetterFile(tmp_path),
             **TOLERANT,
         )

@@ -111,7 +111,7 @@ def test_every_reader_reads_plain_names(tmp_path: Path) -> None:
     assert by_pyarrow(copied) == copied.rows()
     assert copied.table.columns().names == [*COLUMNS, "_version"], "we use the source's"
     assert copied.table.metadata.partition_columns == ("x__y_",)
-    assert copied.table.partitions() == ("x,{y}",)
+    assert copied.table.layout_columns() == ("x,{y}",)
     notes = {each["name"]: each["metadata"] for each in copied.table.metadata.schema["fields"]}
     assert notes["a_b_2"] == {SOURCE_NAME: "a b", "comment": "in the source: a b"}
     assert notes["a_b"] == {}

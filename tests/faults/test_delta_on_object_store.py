@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from itertools import count
 
@@ -13,9 +14,13 @@ from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError, OutcomeUnknownError, OutputRefusedError, StorageError
 from tidelog.eventlog import object_storage
+from tidelog.outputs.lake.delta.options import DeltaLayout
+from tidelog.outputs.lake.delta.table import DeltaTable
+from tidelog.outputs.lake.delta.vacuum import Sweep, TableFiles
 from tidelog.outputs.lake.delta_log.actions import add, transaction
 from tidelog.outputs.lake.delta_log.commits import write_checkpoint
 from tidelog.outputs.lake.delta_log.table_state import TableState
+from tidelog.system.processes import unix_ms
 
 pytestmark = pytest.mark.integration
 _numbers = count(1)
@@ -301,6 +306,19 @@ def test_a_batch_asks_little_of_the_store(
     # The hint, a list, the checkpoint (its end and its size come together), and the commit's time.
     kinds = [line.split()[0] for line in network.asked]
     assert kinds == ["GET"] * 4
+
+
+def test_a_vacuum_lists_no_commits(table: Table, network: FaultyNetwork) -> None:
+    """Writes to object stores leave nothing there."""
+    table.create()
+    for name in ("_x/kept", "a/gone"):
+        table.store.put(name, b"1")
+    copy = DeltaTable(table.place, DeltaLayout(), lambda _: [])
+    copy.exists()
+    network.asked.clear()
+    Sweep(copy, unix_ms() + 10_000, threading.Event()).take_turn(TableFiles.of(copy.state))
+    assert not [line for line in network.asked if "_delta_log" in line]
+    assert [table.store.exists(name) for name in ("_x/kept", "a/gone")] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%2Fb", "a%25b", "a b"])

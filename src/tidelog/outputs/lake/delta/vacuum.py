@@ -29,6 +29,7 @@ from tidelog.errors import (
     TidelogError,
     message_without_values,
 )
+from tidelog.model.option_values import is_object_store
 from tidelog.outputs.base.file_store import is_beside
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.data_files.data_file import DataFile
@@ -315,8 +316,9 @@ class Sweep:
         self._since_ms = since_ms
         self._stopped = stopped
         self._partitions = partitions = partition_folders(copy.metadata)
+        looked_at = "" if is_object_store(copy.store.path) else LOG_FOLDER  # see `is_beside`
         self._files = copy.store.all_files(
-            lambda folder: folder != LOG_FOLDER and is_hidden(folder, partitions)
+            lambda folder: folder != looked_at and is_hidden(folder, partitions)
         )
         self._removed = self._bytes = 0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tidelog.errors import OutputRefusedError, TableLeftOutError
@@ -25,6 +26,7 @@ from tidelog.outputs.lake.iceberg.files import (
     SPEC,
     DeleteFile,
     IcebergFile,
+    as_iceberg,
     data_json,
     delete_file_of,
     delete_json,
@@ -33,6 +35,7 @@ from tidelog.outputs.lake.iceberg.files import (
     iceberg_path,
 )
 from tidelog.outputs.lake.iceberg.format import IcebergFormat
+from tidelog.outputs.lake.settling.settle import rewrite
 
 VALUES = {
     "i": pa.array([-7, 70_000, None], pa.int32()),
@@ -94,6 +97,21 @@ def test_a_delete_file_comes_back_as_it_was() -> None:
 def test_deletes_by_equality_leave_the_table_out() -> None:
     with pytest.raises(TableLeftOutError, match="by equality"):
         delete_file_of({"content": "equality-deletes"}, {}, "/t")
+
+
+def test_a_row_that_a_rewrite_changes_keeps_its_id_alone(tmp_path: Path) -> None:
+    """Iceberg's specification, "Row Lineage": the number of its commit is inherited again."""
+    store = open_file_store(str(tmp_path))
+    layout = replace(LAYOUT, format=IcebergFormat(str(tmp_path), 3, 0))
+    (written,) = ParquetFileWriter(store, layout).write(pa.table(VALUES))
+    file = as_iceberg(written, first_row=10, sequence=4)
+    (whole,) = rewrite([file], store, layout, null_columns=["d"]).added
+    rows = pq.read_table(tmp_path / whole.path).sort_by("_row_id")
+    assert rows["_row_id"].to_pylist() == [10, 11, 12]
+    assert rows["d"].null_count == 3
+    before = pq.read_table(tmp_path / written.path)["d"].to_pylist()
+    numbers = rows["_last_updated_sequence_number"].to_pylist()
+    assert numbers == [4 if value is None else None for value in before]
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -154,7 +154,8 @@ class TableFormat(Protocol):
     Attributes:
         by_id: whether columns of files are found by their field ids, not by their names.
         time_unit: of bounds of times in statistics, as NumPy spells it: ``ms``, rounded, or ``us``.
-        lineage: columns that rows keep when they move to another file as they are.
+        lineage: columns that rows keep when they move to another file as they are; the first one
+            also if they change.
     """
 
     by_id: ClassVar[bool]

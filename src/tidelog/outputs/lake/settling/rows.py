@@ -118,8 +118,8 @@ def kept_values(old: pa.Table, column: FileColumn, at: Int64s) -> pa.ChunkedArra
 def mark_deleted(old: pa.Table, layout: FileLayout, versions: Int64s | None = None) -> pa.Table:
     """Return whole rows of the table, marked as deleted; with other ``versions``, if given."""
     if versions is not None:
-        old = _replaced(old, layout.version, pa.array(versions))
-    return _replaced(old, layout.deleted, pa.array(np.ones(len(old), np.bool_)))
+        old = with_values(old, layout.version, pa.array(versions))
+    return with_values(old, layout.deleted, pa.array(np.ones(len(old), np.bool_)))
 
 
 def with_nulls(rows: pa.Table, columns: Sequence[str], layout: FileLayout) -> pa.Table:
@@ -131,7 +131,7 @@ def with_nulls(rows: pa.Table, columns: Sequence[str], layout: FileLayout) -> pa
         if layout.history:
             is_open = rows.column(VALID_TO_VERSION).is_null()
             values = pc.if_else(is_open, values, rows.column(name))
-        rows = _replaced(rows, name, values)
+        rows = with_values(rows, name, values)
     return rows
 
 
@@ -140,7 +140,8 @@ def live_rows(rows: pa.Table, deleted: str) -> pa.Table:
     return rows.filter(pc.invert(pc.fill_null(rows.column(deleted), False)))
 
 
-def _replaced(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+def with_values(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return the rows with other values in the column of this name."""
     at = rows.schema.get_field_index(name)
     return rows.set_column(at, rows.schema.field(at), values)
 

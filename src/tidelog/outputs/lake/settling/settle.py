@@ -43,6 +43,7 @@ from tidelog.outputs.lake.settling.rows import (
     needed_columns,
     read_old_rows,
     with_nulls,
+    with_values,
 )
 
 _FOLDER = "_change_data"
@@ -415,6 +416,9 @@ def rewrite(
         if (null_columns or drop_deleted) and len(live) == len(rows) and not changed.any():
             continue
         removed.append(file)
+        for each in format_of(layout).lineage[1:] if changed.any() else ():
+            values = pc.if_else(changed, pa.scalar(None, each.type), kept[each.name])
+            kept = with_values(kept, each.name, values)
         added.add(kept)
         if feed is not None:
             feed.add_updates(live.filter(pa.array(changed)), kept.filter(pa.array(changed)))

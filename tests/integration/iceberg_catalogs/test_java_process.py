@@ -4,10 +4,13 @@ its own.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,11 @@ from tests.support.build_log import BuiltLog
 from tests.support.iceberg_readers import by_duckdb
 from tests.support.pipeline_process import Delivering
 
-from tidelog.errors import OutputError
+from tidelog.errors import OutputError, TableLeftOutError, UsageError
 from tidelog.model.schema import TableName
+from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
 from tidelog.outputs.lake.iceberg.output import IcebergOutput
-from tidelog.outputs.lake.java_libraries import start_java
+from tidelog.outputs.lake.java_libraries import hadoop_settings, start_java
 from tidelog.spark.sessions.jars import iceberg_jars
 from tidelog.spark.sessions.local import DriverTasks, LocalSession
 
@@ -99,6 +103,43 @@ def test_options_of_sparks_jvm_that_two_cannot_have_are_left_to_it() -> None:
         process.wait()
     with pytest.raises(OutputError, match="Java does not start"):
         start_java({}, [], ["-XX:NoSuchOption"])
+
+
+def test_only_metadata_that_cannot_be_parsed_leave_a_table_out() -> None:
+    """Others also raise IllegalArgumentException, as of a class that is missing."""
+    gateway, process = start_java({}, iceberg_jars())
+    answers: dict[str, Any] = {"/v1/config": {"defaults": {}, "overrides": {}}}
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answers[self.path.partition("?")[0]]).encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            api = gateway.jvm.org.apache.iceberg
+            spec = api.PartitionSpec.unpartitioned()
+            schema = api.SchemaParser.fromJson('{"type": "struct", "fields": []}')
+            made = api.TableMetadata.newTableMetadata(schema, spec, "/t", {})
+            metadata = json.loads(api.TableMetadataParser.toJson(made))
+            told = {"metadata-location": "/t/m.json", "metadata": metadata, "config": {}}
+            newer = {**told, "metadata": {**metadata, "format-version": 9}}
+            elsewhere = {**told, "config": {"io-impl": "no.such.FileIO"}}
+            for name, answer in {"whole": told, "newer": newer, "elsewhere": elsewhere}.items():
+                answers[f"/v1/namespaces/public/tables/{name}"] = answer
+            properties = {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}
+            catalog = IcebergCatalog(gateway, hadoop_settings(gateway, {}), "lake", properties)
+            assert catalog.load(("public", "whole")) is not None
+            with pytest.raises(TableLeftOutError, match="metadata that Iceberg's library can't"):
+                catalog.load(("public", "newer"))
+            with pytest.raises(UsageError, match=r"Spark has no class no\.such\.FileIO"):
+                catalog.load(("public", "elsewhere"))
+        finally:
+            server.shutdown()
+            process.kill()
+            process.wait()
 
 
 def test_tables_are_opened_again_whatever_is_asked_first(tmp_path: Path) -> None:

@@ -80,9 +80,17 @@ public final class CommitCalls {
     }
   }
 
-  /** Of metadata that the library can't parse. PySpark hides the class of the cause. */
+  /**
+   * Of metadata that the library can't parse, since PySpark hides the class of the cause; else the
+   * same, as of a name node whose host is unknown.
+   */
   private static RuntimeException unreadable(IllegalArgumentException cause) {
-    return new ValidationException(cause, "unknown metadata", new Object[0]);
+    for (StackTraceElement at : cause.getStackTrace()) {
+      if ("fromJson".equals(at.getMethodName())) {
+        return new ValidationException(cause, "unknown metadata", new Object[0]);
+      }
+    }
+    return cause;
   }
 
   /** The parts of a table's metadata that a batch needs, as JSON. */

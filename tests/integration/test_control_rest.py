@@ -551,7 +551,8 @@ def test_port_of_another_program_stops_no_capture(
         found = wait_for(lambda: problems_of(config), "the port is no problem")
         assert found == [
             "The web page and the HTTP interface are away: control.rest: "
-            f"127.0.0.1:{rest.port} is taken by another program."
+            f"127.0.0.1:{rest.port} is taken by another program, or by a capture of this host "
+            "that led before."
         ]
         before = EventLog.open(config.log.path).latest_offset()
         sql.execute("INSERT INTO schema1.table1 VALUES (1000, 'while the port is taken')")

@@ -81,6 +81,14 @@ def test_without_a_token_only_health_and_the_pages_files_are_open(
     assert opened(client, app) - {"/web/login"} == OPEN
 
 
+def test_a_schema_registry_s_client_is_not_told_of_a_token_that_it_can_not_send(
+    client: TestClient,
+) -> None:
+    answer = client.get("/subjects", auth=("user", "wrong"))
+    assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Basic")
+    assert answer.json()["message"] == "the token is missing or wrong"
+
+
 def test_tokens_for_metrics_and_schemas_open_nothing_else(
     client: TestClient, app: Starlette
 ) -> None:

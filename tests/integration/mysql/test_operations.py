@@ -315,7 +315,7 @@ def test_after_reset_master_what_is_printed_leads_to_equal_copies(
                     wait_for(lambda: failures, "capture ends")
             assert isinstance(failures[0], LogResetError), failures
             assert "RESET MASTER" in str(failures[0])
-            assert "run `tidelog reset`" in str(failures[0])
+            assert "run `tidelog reset CONFIG`" in str(failures[0])
             [problem] = [
                 each
                 for each in app.status(config).document["overview"]["problems"]

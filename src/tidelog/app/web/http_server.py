@@ -305,8 +305,9 @@ class RestServer:
                 late = time.monotonic() > deadline
                 if late:
                     self._trouble.begin(
-                        f"control.rest: {self._address()} is taken by another program",
-                        "Choose another port, or end that program. Capture continues, and listens "
+                        f"control.rest: {self._address()} is taken by another program, or by a "
+                        "capture of this host that led before",
+                        "Choose another port, or end that process. Capture continues, and listens "
                         "once the port is free.",
                     )
                 self._closed.wait(_LISTEN_AGAIN_S if late else 0.1)

@@ -86,7 +86,7 @@ async def check_token(request: Request, tokens: Iterable[str], rate_limit: Token
         return
     if "authorization" in request.headers:  # else it is not a guess
         await reject_token(request, rate_limit)
-    raise HttpRefusal(401, "Unauthorized", "Authorization: Bearer TOKEN is missing or wrong")
+    raise HttpRefusal(401, "Unauthorized", "the token is missing or wrong")
 
 
 async def reject_token(request: Request, rate_limit: TokenRateLimit) -> None:

@@ -45,11 +45,8 @@ from tidelog.sources.mysql.stream.replication import BinlogStream
 logger = logging.getLogger(__name__)
 
 NEW_LOG_ADVICE = "start a new event log and dump the tables again"
-NEW_LOG_OR_SETTING = (
-    "run `tidelog reset CONFIG`, which has the tables dumped again, or set source.snapshot: "
-    "when_needed"
-)
-RESET_ADVICE = "run `tidelog reset`, which has the tables dumped again"
+RESET_ADVICE = "run `tidelog reset CONFIG`, which has the tables dumped again"
+NEW_LOG_OR_SETTING = f"{RESET_ADVICE}, or set source.snapshot: when_needed"
 _MOST_NAMED = 300
 """Maximum length of GTIDs in a message, in characters."""
 _MOST_STRANGE = 20

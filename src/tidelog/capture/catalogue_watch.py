@@ -345,7 +345,7 @@ class CatalogueWatch:
         the log is decoded without their columns, so each is owed a dump. Returns them.
         """
         gone = [TableName.parse(name) for name in stored if name not in self._captured]
-        unseen = self._catalogue.unseen(gone, self._patterns)
+        unseen = self._catalogue.unseen(gone, self._patterns, self._state)
         why = {table: UnsupportedReason(UNSEEN, grant) for table, grant in unseen.items()}
         self._unsupported.set_all("rights", why)
         for table in unseen:

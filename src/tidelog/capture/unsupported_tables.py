@@ -282,8 +282,10 @@ class CheckingCatalogue:
     def partitioned(self, table: TableName) -> TableName | None:
         return self._catalogue.partitioned(table)
 
-    def unseen(self, tables: Sequence[TableName], patterns: Sequence[str]) -> dict[TableName, str]:
-        return self._catalogue.unseen(tables, patterns)
+    def unseen(
+        self, tables: Sequence[TableName], patterns: Sequence[str], state: StateStore
+    ) -> dict[TableName, str]:
+        return self._catalogue.unseen(tables, patterns, state)
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         return self._catalogue.estimated_rows(tables)

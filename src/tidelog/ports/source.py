@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from tidelog.model.records import Int32s, KeyEntries, LogBatch, Resume, Snapshot
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports.state import StateStore
 
 # The catalogue: the tables, their schemas, and the source's load.
 
@@ -105,9 +106,16 @@ class Catalogue(Protocol):
         """Return the table of which ``table`` is a partition; None: it is none with a name."""
         ...
 
-    def unseen(self, tables: Sequence[TableName], patterns: Sequence[str]) -> dict[TableName, str]:
+    def unseen(
+        self, tables: Sequence[TableName], patterns: Sequence[str], state: StateStore
+    ) -> dict[TableName, str]:
         """Return those of the tables, which are not listed, that the account may not see, with the
-        GRANT that lets it. ``patterns``: the captured tables. Empty if the source lists all tables.
+        GRANT that lets it. Empty if the source lists all tables.
+
+        Args:
+            tables: tables that were captured.
+            patterns: what is captured now; other tables are not missed.
+            state: capture's store, in which the log reader notes what was dropped.
         """
         ...
 

@@ -18,6 +18,7 @@ from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 from tidelog import app
 from tidelog.app.capture import maintenance
+from tidelog.app.sources.preflight import check_script
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import StartDump
@@ -218,6 +219,55 @@ def test_tables_that_the_account_may_no_longer_see_are_reported_with_the_grant(
                 return newest == {1: None, 2: None, 3: 3}
 
             wait_for(is_whole, "the dump of what was missed", failures)
+            assert not failures, failures
+
+
+def test_only_what_is_captured_and_not_dropped_is_missed_and_hides_no_other_finding(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
+) -> None:
+    """A server denies before it says that a table does not exist."""
+    server, name = mysql_family, mysql_family_database
+    with reader(server, name) as user:
+        server.execute("CREATE TABLE w (id int PRIMARY KEY)", name)
+        server.execute(f"GRANT SELECT ON `{name}`.w TO `{user}`")
+        config = configured(server, user, name, tmp_path)
+        with capturing(config) as failures:
+            wait_for(lambda: dump_of(config, "initial"), "the initial dump", failures)
+        for table in "tu":
+            server.execute(f"REVOKE SELECT ON `{name}`.{table} FROM `{user}`")
+
+        def errors(**changes: Any) -> list[tuple[str, str]]:
+            source = config.source.model_copy(update=changes)
+            changed = config.model_copy(update={"source": source})
+            return [
+                (each.check, each.message.partition(f"{name}.")[2].partition(" ")[0].strip("':"))
+                for each in app.check(changed)
+                if each.level == "error" and each.check in ("tables", "columns")
+            ]
+
+        wrong = {"exclude_columns": (f"{name}.w.idd",)}
+        assert errors() == [("tables", "t")]
+        assert errors(**wrong) == [("tables", "t"), ("columns", "w.idd")]
+        script, _ = check_script(config)
+        assert not any("no longer see" in line for line in script)  # it is no part of this
+        assert errors(tables=(f"{name}.*", f"!{name}.t")) == [("tables", "u")]
+        assert errors(tables=(f"{name}.w",)) == []
+        state = tmp_path / "state.db"
+        kept = state.rename(tmp_path / "kept.db")
+        state.write_text("no database")
+        assert errors(**wrong) == [("columns", "w.idd")]
+        kept.replace(state)
+        server.execute("DROP TABLE t", name)
+        server.execute("DROP TABLE u", name)
+
+        def refused() -> list[dict[str, Any]]:
+            problems = app.status(config).document.get("overview", {}).get("problems", ())
+            return [each for each in problems if each["kind"] == "table-refused"]
+
+        with capturing(config) as failures:
+            server.execute("INSERT INTO w VALUES (1)", name)
+            wait_for(lambda: ids(config, f"{name}.w") == [1], "the log", failures)
+            wait_for(lambda: not errors() and not refused(), "the end of it", failures)
             assert not failures, failures
 
 

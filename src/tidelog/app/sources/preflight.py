@@ -30,14 +30,21 @@ from tidelog.app.base.table_patterns import (
 from tidelog.app.sources.kinds import source_kind
 from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.config import Config
-from tidelog.errors import ConfigError, OutputError, StorageError, TidelogError, UsageError
+from tidelog.errors import (
+    ConfigError,
+    OutputError,
+    StateError,
+    StorageError,
+    TidelogError,
+    UsageError,
+)
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import matches, similar_table, unmatched_text
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.model.units import counted, format_bytes
+from tidelog.model.units import counted, format_bytes, printable
 from tidelog.outputs.base.sections import ExecutorSection, OutputSection
 from tidelog.ports import (
     Catalogue,
@@ -159,8 +166,10 @@ def check_script(config: Config) -> tuple[list[str], bool]:
     """
     findings = source_kind(config).check()
     lines = list(fix_script([*findings, *output_grants(config)]))
-    wrong = [each for each in _check_patterns(config) if each.level == "error"]
-    lines += [f"-- {each.message}: {each.fix}" for each in wrong]
+    wrong = [
+        each for each in _check_patterns(config) if (each.check, each.level) == ("columns", "error")
+    ]
+    lines += [f"-- {printable(each.message)}: {printable(each.fix)}" for each in wrong]
     return lines, not wrong and all(finding.level != "error" for finding in findings)
 
 
@@ -280,7 +289,7 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
     catalogue = source_kind(config).catalogue()
     try:
         captured = catalogue.tables(config.source.tables)
-        unseen = catalogue.unseen(_lost_tables(config, captured), config.source.tables)
+        unseen = _unseen_tables(config, catalogue, captured)
         unused = list(unmatched_patterns(config, catalogue))
         every = catalogue.tables(["*"]) if unused else []
         similar = {
@@ -301,9 +310,9 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
         who = f"{first} and {counted(len(more), 'more table')} were" if more else f"{first} was"
         text = f"{who} captured, and the account may no longer see {'them' if more else 'it'}"
         yield CheckFinding("tables", "error", text, grant)
-    if not captured or unseen:
+    if not captured:
         return  # already reported
-    for location, pattern in unused:
+    for location, pattern in () if unseen else unused:  # else its tables may be among those
         text = unmatched_text(pattern, "table" if location == SOURCE_TABLES else "captured table")
         fix = similar[pattern]
         if not fix or fix.endswith("?"):
@@ -318,12 +327,16 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
     yield from found
 
 
-def _lost_tables(config: Config, captured: Sequence[TableName]) -> list[TableName]:
-    """Return the tables that capture knows and that are not listed now."""
-    with closing(ReadOnlyStateStore(config.state.location)) as state:
+def _unseen_tables(
+    config: Config, catalogue: Catalogue, captured: Sequence[TableName]
+) -> dict[TableName, str]:
+    """Return the tables that capture knows and the account may no longer see, with the GRANT."""
+    with suppress(StateError), closing(ReadOnlyStateStore(config.state.location)) as state:
         shapes = state.get(SHAPES_KEY)
-    known = {} if shapes is None else shapes.value
-    return sorted({TableName.parse(name) for name in known} - set(captured))
+        known = {} if shapes is None else shapes.value
+        lost = sorted({TableName.parse(name) for name in known} - set(captured))
+        return catalogue.unseen(lost, config.source.tables, state)
+    return {}
 
 
 def _check_spark(config: Config) -> Iterator[CheckFinding]:

@@ -17,7 +17,7 @@ from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema, backticked
-from tidelog.ports import Retention, SourceLoad, TableShape, UnsupportedReason
+from tidelog.ports import Retention, SourceLoad, StateStore, TableShape, UnsupportedReason
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import (
@@ -35,6 +35,7 @@ from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import chunk_errors, number_of, translate_errors
 from tidelog.sources.mysql.preflight.account import Grants
 from tidelog.sources.mysql.stream.positions import log_end, log_files
+from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 from tidelog.sources.ranges import only_condition_errors
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
@@ -135,16 +136,20 @@ class MySqlCatalogue:
     def partitioned(self, table: TableName) -> TableName | None:
         """None: partitions are no tables here."""
 
-    def unseen(self, tables: Sequence[TableName], patterns: Sequence[str]) -> dict[TableName, str]:
+    def unseen(
+        self, tables: Sequence[TableName], patterns: Sequence[str], state: StateStore
+    ) -> dict[TableName, str]:
         """See `tidelog.ports.Catalogue`. A query for each table that SHOW GRANTS does not name."""
         if not tables:
             return {}
+        history = SchemaHistory(state)  # the server denies before it says that a table is gone
+        left = [table for table in tables if not history.is_gone(table)]
         with self._lock, translate_errors("reading the account's rights"):
             connection = self._get_connection()
             grants = Grants.of(connection)
             return {
                 table: grants.statement(["SELECT"], *_grant_place(table, patterns))
-                for table in tables
+                for table in self._matching(patterns, left)
                 if grants.missing(["SELECT"], table.namespace, table.name)
                 and _is_denied(connection, table)
             }

@@ -115,15 +115,21 @@ class SchemaHistory:
         """
         gone = self._all_dropped()
         places = gone.get(str(table), [0, 0])
-        dropped = max(
-            places[0], gone.get(_database(table.namespace), [0])[0], gone.get(FORGOTTEN, [0])[0]
-        )
+        dropped = max(self._dropped_at(table), gone.get(FORGOTTEN, [0])[0])
         if not 0 < dropped < position or dropped < places[1] < position:
             return False
         if not dropped < places[1]:
             gone[str(table)] = [dropped, position]
             self._put_dropped()
         return True
+
+    def is_gone(self, table: TableName) -> bool:
+        """Was the table or its database dropped, or the table renamed, and none created since?"""
+        return self._dropped_at(table) > self._all_dropped().get(str(table), [0, 0])[1]
+
+    def _dropped_at(self, table: TableName) -> int:
+        gone = self._all_dropped()
+        return max(gone.get(name, [0])[0] for name in (str(table), _database(table.namespace)))
 
     def clear(self) -> None:
         """Delete all notes, for a new event log: its schemas have other numbers, its positions are

@@ -21,7 +21,7 @@ from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, double_quoted
-from tidelog.ports import Retention, SourceLoad, TableShape, UnsupportedReason
+from tidelog.ports import Retention, SourceLoad, StateStore, TableShape, UnsupportedReason
 from tidelog.sources.postgres.catalogue.publication_plan import members_of
 from tidelog.sources.postgres.catalogue.schemas import (
     PostgresFoundTable,
@@ -349,7 +349,9 @@ class PostgresCatalogue:
             row = self._get_connection().execute(_PARTITIONED, names).fetchone()
         return None if row is None else TableName(*row)
 
-    def unseen(self, tables: Sequence[TableName], patterns: Sequence[str]) -> dict[TableName, str]:
+    def unseen(
+        self, tables: Sequence[TableName], patterns: Sequence[str], state: StateStore
+    ) -> dict[TableName, str]:
         """Nothing: every account sees all tables."""
         return {}
 

@@ -191,9 +191,9 @@ class OutputLoop:
         """The output's name."""
         return self.output.name
 
-    def prepare(self) -> None:
+    def prepare(self, *, refuses: bool = False) -> None:
         """Check the output. A transient error is only reported: `run` checks again. Any other error
-        is raised by `run`, so that the other outputs run; with ``once`` here, before any output
+        is raised by `run`, so that the other outputs run; with ``refuses`` here, before any output
         writes.
         """
         try:
@@ -206,7 +206,7 @@ class OutputLoop:
                 logger.warning("output %s is not ready: %s", self.name, error)
             else:
                 self._refusal = error
-        if self._options.once:
+        if refuses:
             self._raise_refusal()
 
     def _raise_refusal(self) -> None:

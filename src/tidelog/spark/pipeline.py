@@ -208,7 +208,8 @@ def run_output_loops(
         ends_when_all_stop: see `OutputGroup`.
 
     Returns the offset below which everything was delivered. Raises the TidelogError that ended it;
-    with ``options.once`` also, before the first batch, the error of an output that can't be used.
+    with ``options.once`` and ``ends_when_all_stop`` also, before the first batch, the error of an
+    output that can't be used.
     """
     log = EventLog.open(log_path)
     prepare_workers(spark)
@@ -255,7 +256,7 @@ def run_output_loops(
         for output in outputs
     ]
     for loop in loops:
-        loop.prepare()
+        loop.prepare(refuses=options.once and ends_when_all_stop)
     group.run(loops, stop or threading.Event())
     if options.once:
         _raise_if_left_out(outputs, options.captured)

@@ -14,7 +14,8 @@ import pytest
 
 from tidelog import app
 from tidelog.app.base.outputs import destinations, pipeline_consumers
-from tidelog.config import load_config
+from tidelog.config import Config, load_config
+from tidelog.errors import ConfigError
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.spark.pipeline import OutputGroup
@@ -226,6 +227,39 @@ def test_an_output_that_moved_stops_nothing_else_and_resumes_once_it_is_back(
         for key in range(1, 7)
     ]
     assert not running.is_stopped("files")
+
+
+def test_a_run_that_ends_delivers_to_the_others_before_it_reports_an_output_that_moved(
+    run: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here capture is complete before the pipeline has started."""
+    running = run(FILES, "{kind: delta, path: lake}")
+    running.wait_until_flows(2, "files")
+    running.wait_until_flows(3, "delta")
+    running.end()
+    file = tmp_path / "tidelog.yaml"
+    text = file.read_text().replace("path: files", "path: elsewhere")
+    file.write_text(text.replace("source: {", "source: {snapshot: initial_only, "))
+    log = EventLog.open(str(running.config.log.path))
+    before = log.latest_offset()
+    with app.Capture(running.config) as capture:
+        running.execute("INSERT INTO t VALUES (4)")
+        while log.latest_offset() == before:
+            capture.wait(0.1)
+
+    def late(config: Config, *, once: bool = False, **more: Any) -> None:
+        if once:
+            app.run_pipeline(config, once=True, **more)
+        else:
+            more["stop_event"].wait()
+
+    monkeypatch.setattr("tidelog.app.pipeline.run.run_pipeline", late)
+    with pytest.raises(ConfigError, match="output files wrote to another place before"):
+        app.run_capture_and_pipeline(load_config(file), stop_event=threading.Event())
+    table = deltalake.DeltaTable(str(tmp_path / "lake" / "public" / "t"))
+    found = deltalake.QueryBuilder().register("t", table).execute("SELECT id FROM t").read_all()
+    assert sorted(found["id"].to_pylist()) == [1, 2, 3, 4]
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_an_output_at_the_place_of_another_pipeline_s_stops_nothing_else(

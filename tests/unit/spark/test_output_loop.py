@@ -493,7 +493,7 @@ def test_an_error_that_nobody_foresaw_at_the_start_is_raised_by_its_run_alone(
 
 def test_with_once_an_output_that_is_refused_lets_nothing_begin(scene: Scene) -> None:
     with pytest.raises(OutputRefusedError, match="no right"):
-        scene.loop(Refused(1)).prepare()
+        scene.loop(Refused(1)).prepare(refuses=True)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

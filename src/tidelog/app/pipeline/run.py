@@ -95,7 +95,8 @@ class Pipeline(BackgroundService):
             function.
         stop_event: ends it when set, as `stop` does; for several that end together.
         ends_when_all_stop: whether it ends, with the error of the first, once all outputs have
-            stopped; else they are retried.
+            stopped; else they are retried. With ``once``: whether an output that can't be used ends
+            it at the start; else the error is raised once the others have delivered.
     """
 
     def __init__(
@@ -256,7 +257,10 @@ def _deliver(
                 registration.start("Spark")
             return opened.enter_context(closing(_SparkHandle(config, stop_event, once=once)))
 
-        if not _may_start(config, state, once, on_status, stop_event, spark_handle):
+        if not _may_start(
+            *(config, state, once, on_status, stop_event, spark_handle),
+            ends_when_all_stop=ends_when_all_stop,
+        ):
             return
         election = opened.enter_context(
             closing(PipelineElection(config, holder, None if once else state, waits=not once))
@@ -336,6 +340,8 @@ def _may_start(
     on_status: OnStatus,
     stop_event: threading.Event,
     start_spark_early: Callable[[], object],
+    *,
+    ends_when_all_stop: bool,
 ) -> bool:
     """Waits for state store and event log, but not ``once``; False: ``stop_event`` was set before.
 
@@ -348,7 +354,7 @@ def _may_start(
     def ask() -> bool:
         nonlocal reported
         if read_at_startup(config, state):
-            if once:  # else the other outputs run
+            if once and ends_when_all_stop:  # else the other outputs run
                 raise_first(misplaced_outputs(config))
             return True
         lacks = f"{event_log_path(config)} holds no event log yet"
@@ -453,7 +459,13 @@ def _deliver_rest(
 ) -> None:
     """Deliver what a capture that has ended by itself captured last; ``incomplete``: its error."""
     try:
-        run_pipeline(config, once=True, on_status=on_status, stop_event=stop_event)
+        run_pipeline(
+            config,
+            once=True,
+            on_status=on_status,
+            stop_event=stop_event,
+            ends_when_all_stop=False,
+        )
     except AnotherLeaderError as error:
         logger.warning("what was captured is delivered elsewhere: %s", error)
     except TidelogError as error:

@@ -10,6 +10,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.base.outputs import (
     colliding_outputs,
     destinations,
+    misplaced_outputs,
     moved_outputs,
     outputs_of_others,
     raise_first,
@@ -132,6 +133,23 @@ def test_routes_that_lead_known_tables_to_one_place_are_seen(tmp_path: Path) -> 
     raise_first(colliding_outputs(found, [TableName("s", "u"), TableName("r", "t")]))
     with pytest.raises(ConfigError, match="write to one place"):
         raise_first(colliding_outputs(found, [TableName("s", "t")]))
+
+
+def test_of_two_outputs_of_one_place_the_newcomer_is_refused(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    old, new = "{kind: delta, name: old, path: lake}", "{kind: delta, name: new, path: lake}"
+    elsewhere = "{kind: delta, name: new, path: elsewhere}"
+    consumers = Consumers(built.log.storage)
+
+    def refused(*outputs: str) -> set[str]:
+        return set(misplaced_outputs(config(tmp_path, *outputs)))
+
+    assert refused(new, old) == {"old"}  # none ran before
+    consumers.register("pipeline", 7, {"old": 7}, destinations(config(tmp_path, old)))
+    assert refused(new, old) == refused(old, new) == {"new"}
+    both = destinations(config(tmp_path, old, elsewhere))
+    consumers.register("pipeline", 7, {"old": 7, "new": 7}, both)
+    assert refused(new, old) == refused(old, new) == {"new"}  # it has moved there
 
 
 def test_an_output_that_goes_elsewhere_than_before_is_refused(tmp_path: Path) -> None:

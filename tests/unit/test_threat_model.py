@@ -81,7 +81,7 @@ def test_without_a_token_only_health_and_the_pages_files_are_open(
     assert opened(client, app) - {"/web/login"} == OPEN
 
 
-def test_a_schema_registry_s_client_is_not_told_of_a_token_that_it_can_not_send(
+def test_clients_of_the_schema_registry_are_asked_for_no_bearer_token(
     client: TestClient,
 ) -> None:
     answer = client.get("/subjects", auth=("user", "wrong"))

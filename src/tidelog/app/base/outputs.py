@@ -85,11 +85,9 @@ def misplaced_outputs(config: Config) -> dict[str, ConfigError]:
     if not EventLog.exists(event_log_path(config)):
         return {}
     log = EventLog.open(event_log_path(config))
-    return {
-        **moved_outputs(config, log),
-        **outputs_of_others(config, log),
-        **colliding_outputs(config, log.schemas.tables()),
-    }
+    found = {**moved_outputs(config, log), **outputs_of_others(config, log)}
+    settled = _former_destinations(config, log).keys() - found.keys()
+    return {**found, **colliding_outputs(config, log.schemas.tables(), settled)}
 
 
 def raise_first(errors: Mapping[str, ConfigError]) -> None:
@@ -98,14 +96,19 @@ def raise_first(errors: Mapping[str, ConfigError]) -> None:
         raise error
 
 
-def colliding_outputs(config: Config, tables: Collection[TableName] = ()) -> dict[str, ConfigError]:
-    """Return the outputs that write one of the known ``tables`` to the place of one before them."""
+def colliding_outputs(
+    config: Config, tables: Collection[TableName] = (), settled: Collection[str] = ()
+) -> dict[str, ConfigError]:
+    """Return the outputs that write one of the known ``tables`` to the place of another one: of
+    two, the one that is not ``settled`` at its place, else the second.
+    """
     found: dict[str, ConfigError] = {}
     by_output = destinations(config)
     kinds = {section.name: section.kind for section in config.outputs}
     for (one, its), (other, others) in combinations(by_output.items(), 2):
         if _overlap(its, others, tables):
-            found[other] = ConfigError(
+            newcomer = one if other in settled and one not in settled else other
+            found[newcomer] = ConfigError(
                 f"outputs: {one} and {other} ({kinds[one]}) write to one place, where what both "
                 "write would be twice. Give one of them another place, or tables of its own"
             )
@@ -137,9 +140,7 @@ def moved_outputs(config: Config, log: EventLog) -> dict[str, ConfigError]:
     the former place.
     """
     found: dict[str, ConfigError] = {}
-    name = config.pipeline.name
-    consumer = pipeline_consumers(config, log).find(name)
-    former = {} if consumer is None else {**consumer.former, **consumer.destinations}
+    name, former = config.pipeline.name, _former_destinations(config, log)
     for output, its in destinations(config).items():
         before = former.get(output)
         if before is None or not before.place.startswith(_VERSION) or _same_location(before, its):
@@ -153,6 +154,12 @@ def moved_outputs(config: Config, log: EventLog) -> dict[str, ConfigError]:
             "resume where they are"
         )
     return found
+
+
+def _former_destinations(config: Config, log: EventLog) -> dict[str, Destination]:
+    """Return the destinations of earlier runs, by output."""
+    consumer = pipeline_consumers(config, log).find(config.pipeline.name)
+    return {} if consumer is None else {**consumer.former, **consumer.destinations}
 
 
 def _same_location(one: Destination, other: Destination) -> bool:

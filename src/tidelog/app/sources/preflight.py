@@ -425,7 +425,7 @@ def _check_locations(config: Config) -> Iterator[CheckFinding]:
     found: dict[str, ConfigError] = {}
     try:
         found = colliding_outputs(config)
-        found |= misplaced_outputs(config)
+        found = misplaced_outputs(config) or found
     except ConfigError as error:  # a wrong route
         found = {"": error}
     except TidelogError:

@@ -316,9 +316,9 @@ class Sweep:
         self._since_ms = since_ms
         self._stopped = stopped
         self._partitions = partitions = partition_folders(copy.metadata)
-        looked_at = "" if is_object_store(copy.store.path) else LOG_FOLDER  # see `is_beside`
+        listed = "" if is_object_store(copy.store.path) else LOG_FOLDER  # see `is_beside`
         self._files = copy.store.all_files(
-            lambda folder: folder != looked_at and is_hidden(folder, partitions)
+            lambda folder: folder != listed and is_hidden(folder, partitions)
         )
         self._removed = self._bytes = 0
 

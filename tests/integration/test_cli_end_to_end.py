@@ -163,7 +163,8 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         assert (
             next(d for d in cli.status()["dumps"] if d["dump_id"] == "slow")["status"] == "paused"
         )
-        cli("dump", "--table", "app.t", "--id", "slow", "--where", "false")  # known: does nothing
+        other = cli("dump", "--table", "app.t", "--id", "slow", "--where", "false", code=2)
+        assert "give this one an id of its own" in other
         cli("resume", "slow")
         assert cli.dump("--table", "app.t", "--id", "slow")["tables"][0]["rows_read"] >= 2500
     finally:

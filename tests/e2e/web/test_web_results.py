@@ -148,7 +148,9 @@ def test_what_verify_and_check_found(port: int, new_page: Open) -> None:
     counts = {"error": 0, "warning": 1, "ok": 3}
     own = {"at_ms": NIGHT_S * 1000, "by": "capture", "counts": counts, "findings": []}
     check = {"running": False, "trouble": "", "found": own}
-    page.route("**/results", lambda route: route.fulfill(json={"verified": None, "check": check}))
+    commands = {"check": "tidelog check x.yaml", "verify": "tidelog verify x.yaml"}
+    answer = {"verified": None, "check": check, "commands": commands}
+    page.route("**/results", lambda route: route.fulfill(json=answer))
     page.reload()
     page.wait_for_selector("#checked >> text=by capture: the source alone")
 

@@ -105,6 +105,20 @@ def test_options_of_sparks_jvm_that_two_cannot_have_are_left_to_it() -> None:
         start_java({}, [], ["-XX:NoSuchOption"])
 
 
+def test_a_java_process_is_used_again_after_several_others(tmp_path: Path) -> None:
+    """py4j knows methods by the names of their classes: one of a name is right in a JVM."""
+    started = [start_java({}, iceberg_jars()) for _ in range(3)]
+    try:
+        for gateway, _ in [*started, started[0]]:
+            catalog = {"type": "hadoop", "warehouse": str(tmp_path)}
+            opened = IcebergCatalog(gateway, hadoop_settings(gateway, {}), "lake", catalog)
+            assert opened.load(("public", "t")) is None
+    finally:
+        for _, process in started:
+            process.kill()
+            process.wait()
+
+
 def test_only_metadata_that_cannot_be_parsed_leave_a_table_out() -> None:
     """Others also raise IllegalArgumentException, as of a class that is missing."""
     gateway, process = start_java({}, iceberg_jars())

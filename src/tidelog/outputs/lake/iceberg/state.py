@@ -14,9 +14,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -40,6 +41,10 @@ logger = logging.getLogger(__name__)
 
 _CALLS: Final = Path(__file__).with_name("CommitCalls.java")
 _compiling = threading.Lock()
+_compiled: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""By JVM, the object of our Java class. A second class in a JVM would be of no use: py4j finds
+methods by the name of the class.
+"""
 _FILES = "org.apache.hadoop.fs."  # in the stack of an error of the storage
 EXCEPTIONS = "org.apache.iceberg.exceptions."
 _CONFLICTS = (f"{EXCEPTIONS}CommitFailedException", f"{EXCEPTIONS}ValidationException")
@@ -176,7 +181,9 @@ class IcebergLibrary:
         iceberg = jvm.org.apache.iceberg
         self.jvm = jvm
         with _compiling:
-            self.calls = _compiled(jvm)
+            if jvm not in _compiled:
+                _compiled[jvm] = _compile(jvm)
+            self.calls = _compiled[jvm]
         self.schema_to_json = iceberg.SchemaParser.toJson
         self.spec_to_json = iceberg.PartitionSpecParser.toJson
         self.file_to_json = iceberg.ContentFileParser.toJson
@@ -189,11 +196,8 @@ class IcebergLibrary:
         return self.mapper.readValue(json.dumps(dict(values)), self._map_class)
 
 
-@lru_cache(2)
-def _compiled(jvm: Any) -> Any:
-    """Return an object of our Java class. There is one class in a JVM: py4j knows methods by its
-    name.
-    """
+def _compile(jvm: Any) -> Any:
+    """Return an object of our Java class."""
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
     compiler.cook(_CALLS.read_text())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.spark.conftest import *  # noqa: F403 - its fixtures
+from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
 
 from tidelog.errors import OutputError
@@ -61,6 +63,32 @@ class Delivered:
                 continue
             return failures
         raise AssertionError("the batch fails again and again")
+
+
+@contextmanager
+def written_output(delivered: Delivered, catalog: Mapping[str, str]) -> Iterator[IcebergOutput]:
+    """An output that has written a batch: rows 0 to 3."""
+    orders(delivered.built)
+    found = delivered.output(catalog)
+    found.prepare(delivered.built.log.generation)
+    delivered.write(found)
+    assert found._expiring is not None
+    found._expiring.result()  # once an hour it loads the table in a thread
+    yield found
+    found.close()
+
+
+def change(delivered: Delivered) -> None:
+    """Lead from these rows to `CHANGED`."""
+    built = delivered.built
+    table = built.log.schemas.latest(built.log.schemas.tables()[0])
+    built.update(table, "1", "changed", "1.5")
+    built.insert(table, "4", "n4", "1.5")
+    built.delete(table, "3")
+    built.flush()
+
+
+CHANGED = {0: "n0", 1: "changed", 2: "n2", 4: "n4"}
 
 
 @pytest.fixture

@@ -16,9 +16,13 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import StaticTable
 from tests.faults.outputs.switch import Switch
-from tests.integration.iceberg_catalogs.conftest import Delivered
+from tests.integration.iceberg_catalogs.conftest import (
+    CHANGED,
+    Delivered,
+    change,
+    written_output,
+)
 from tests.integration.iceberg_catalogs.test_jdbc_catalog import by_others, catalog_at
-from tests.integration.spark.orders import orders
 from tests.support.hive import HiveMetastore
 from tests.support.iceberg_readers import by_duckdb, by_pyiceberg
 from tests.support.iceberg_rest import FaultyCatalog, RestCatalogServer, once_committed
@@ -134,26 +138,8 @@ def catalog(
 @pytest.fixture
 def output(delivered: Delivered, catalog: Catalog) -> Iterator[Any]:
     """One that has written a batch: rows 0 to 3."""
-    orders(delivered.built)
-    found = delivered.output(catalog.properties)
-    found.prepare(delivered.built.log.generation)
-    delivered.write(found)
-    assert found._expiring is not None
-    found._expiring.result()  # once an hour it loads the table in a thread
-    yield found
-    found.close()
-
-
-def change(delivered: Delivered) -> None:
-    built = delivered.built
-    table = built.log.schemas.latest(built.log.schemas.tables()[0])
-    built.update(table, "1", "changed", "1.5")
-    built.insert(table, "4", "n4", "1.5")
-    built.delete(table, "3")
-    built.flush()
-
-
-CHANGED = {0: "n0", 1: "changed", 2: "n2", 4: "n4"}
+    with written_output(delivered, catalog.properties) as output:
+        yield output
 
 
 def check(catalog: Catalog, rows: dict[int, str], snapshots: int) -> None:

@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
-from tests.integration.iceberg_catalogs.conftest import Delivered
+from tests.integration.iceberg_catalogs.conftest import (
+    CHANGED,
+    Delivered,
+    change,
+    written_output,
+)
 from tests.integration.spark.orders import orders
 from tests.support.iceberg_readers import by_duckdb, by_pyiceberg
 from tests.support.iceberg_rest import (
@@ -105,26 +110,8 @@ def output(
 ) -> Iterator[Any]:
     """One that has written a batch: rows 0 to 3."""
     monkeypatch.setattr("tidelog.outputs.lake.iceberg.catalog.ANSWER_S", 5)
-    orders(delivered.built)
-    found = delivered.output(catalog)
-    found.prepare(delivered.built.log.generation)
-    delivered.write(found)
-    assert found._expiring is not None
-    found._expiring.result()  # once an hour it loads the table in a thread
-    yield found
-    found.close()
-
-
-def change(delivered: Delivered) -> None:
-    built = delivered.built
-    table = built.log.schemas.latest(built.log.schemas.tables()[0])
-    built.update(table, "1", "changed", "1.5")
-    built.insert(table, "4", "n4", "1.5")
-    built.delete(table, "3")
-    built.flush()
-
-
-CHANGED = {0: "n0", 1: "changed", 2: "n2", 4: "n4"}
+    with written_output(delivered, catalog) as output:
+        yield output
 
 
 def test_a_batch_loads_its_table_twice(

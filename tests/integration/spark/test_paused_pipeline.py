@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from tests.integration.spark.test_failover import Pipeline
 from tests.support.build_log import BuiltLog
 
+import tidelog
 from tidelog import app
 from tidelog.capture.pauses import PIPELINE_KEYS, pause, resume
 from tidelog.errors import UsageError
@@ -30,34 +30,12 @@ def pipeline(built: BuiltLog, tmp_path: Path) -> Pipeline:
     return made
 
 
-@contextmanager
-def delivering(pipeline: Pipeline) -> Iterator[None]:
-    stop = threading.Event()
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            app.run_pipeline(pipeline.config, stop_event=stop)
-        except BaseException as failure:  # noqa: BLE001 - asserted below
-            failures.append(failure)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not failures, failures
-
-
 def test_it_stays_paused_over_restarts_until_it_is_resumed(spark: Any, pipeline: Pipeline) -> None:
     del spark  # runs in this process
     config = pipeline.config
     pipeline.write(5)
     with closing(open_state(config.state.location)) as state:
-        with delivering(pipeline):
+        with tidelog.Pipeline(config):
             pipeline.wait_for(lambda: len(pipeline.events()) == 5)
             pause(state, KEY, "ops@db1")
             time.sleep(2)  # it looks once a second
@@ -67,7 +45,7 @@ def test_it_stays_paused_over_restarts_until_it_is_resumed(spark: Any, pipeline:
         with pytest.raises(UsageError, match="paused by ops@db1: `tidelog resume CONFIG --pipe"):
             app.run_pipeline(config, once=True, stop_event=threading.Event())
         pipeline.write(5)
-        with delivering(pipeline):
+        with tidelog.Pipeline(config):
             pipeline.wait_for(lambda: pipeline.status()["leader"])
             time.sleep(3)
             assert len(pipeline.events()) == 5

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from tests.support.s3 import S3Server
 
 import tidelog
 from tidelog import app
-from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import load_config
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.spark import output_loop
@@ -54,19 +51,6 @@ class Shop:
         )
         self.config = load_config(self.file, {})
         self._keys = iter(range(1001, 2000))
-
-    @contextmanager
-    def delivering(self) -> Iterator[None]:
-        stop = threading.Event()
-        arguments = {"once": False, "stop_event": stop}
-        thread = threading.Thread(target=run_pipeline, args=(self.config,), kwargs=arguments)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(60)
-        assert not thread.is_alive()
 
     def insert(self) -> None:
         self.sql.execute("INSERT INTO t VALUES (%s, 'new')", (next(self._keys),))
@@ -121,7 +105,7 @@ def test_a_replaced_commit_is_found_and_the_message_s_way_gives_an_equal_copy(
         data = json.dumps(theirs).encode()
         open_file_store(shop.place).put(f"public/t/_delta_log/{replaced:020d}.json", data)
 
-    with shop.delivering():
+    with tidelog.Pipeline(shop.config):
         wait_for(shop.is_equal)
         if when == "while it runs":
             for _ in range(3):
@@ -144,9 +128,9 @@ def test_a_replaced_commit_is_found_and_the_message_s_way_gives_an_equal_copy(
             process.close()
         assert process.code == -9, process.said
         replace()
-    with shop.delivering():
+    with tidelog.Pipeline(shop.config):
         wait_for(shop.left_out)
-    with shop.delivering():  # it is still so
+    with tidelog.Pipeline(shop.config):  # it is still so
         shop.insert()
         time.sleep(3)
         why = shop.left_out()

@@ -16,13 +16,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 from tests.support.repeatedly import repeatedly
 
 from benchmarks.peers.debezium_spark import DebeziumSpark
-from benchmarks.peers.flink import FlinkJob
+from benchmarks.peers.flink import ICEBERG, PAIMON, FlinkJob
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.source import TRANSACTION_ROWS, Mark, Source, digest, source
 from benchmarks.peers.spent import Spent, run_until
@@ -30,10 +31,10 @@ from benchmarks.peers.tidelog_lakes import TidelogDelta, TidelogIceberg
 
 PEERS: dict[str, Callable[[Source, Path], Peer]] = {
     "tidelog": TidelogDelta,
-    "flink": FlinkJob.into_paimon,
+    "flink": partial(FlinkJob, PAIMON),
     "debezium": DebeziumSpark,
     "tidelog-iceberg": TidelogIceberg,
-    "flink-iceberg": FlinkJob.into_iceberg,
+    "flink-iceberg": partial(FlinkJob, ICEBERG),
 }
 OURS = ("tidelog", "tidelog-iceberg")
 HEADER = (

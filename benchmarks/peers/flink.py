@@ -65,7 +65,7 @@ _CDC = (
 
 
 @dataclass(frozen=True)
-class _Lake:
+class Lake:
     """``catalog``: its options; ``table``: the table's; ``commits``: a pattern of files in the
     warehouse, of which a commit writes one."""
 
@@ -78,7 +78,7 @@ class _Lake:
     commits: str
 
 
-_PAIMON = _Lake(
+PAIMON = Lake(
     title=f"{_CDC} → Paimon {version('paimon', 'paimon-flink-1.20')}",
     jars="paimon",
     slot="flink",
@@ -87,7 +87,7 @@ _PAIMON = _Lake(
     database="default",
     commits="default.db/orders/snapshot/snapshot-*",
 )
-_ICEBERG = _Lake(
+ICEBERG = Lake(
     title=f"{_CDC} → Iceberg {version('iceberg', 'iceberg-flink-runtime-1.20')}",
     jars="iceberg",
     slot="flink_iceberg",
@@ -99,7 +99,7 @@ _ICEBERG = _Lake(
 
 
 class FlinkJob:
-    def __init__(self, lake: _Lake, source: Source, directory: Path) -> None:
+    def __init__(self, lake: Lake, source: Source, directory: Path) -> None:
         self.title, self.slot, self.directory = lake.title, lake.slot, directory
         self._lake = lake
         self._source = source
@@ -108,14 +108,6 @@ class FlinkJob:
         self._catalog = f"CREATE CATALOG lake WITH ({lake.catalog}, 'warehouse' = '{directory}')"
         self._table = f"lake.`{lake.database}`.orders"
         (directory / "log4j.properties").write_text(_LOGGING)
-
-    @classmethod
-    def into_paimon(cls, source: Source, directory: Path) -> FlinkJob:
-        return cls(_PAIMON, source, directory)
-
-    @classmethod
-    def into_iceberg(cls, source: Source, directory: Path) -> FlinkJob:
-        return cls(_ICEBERG, source, directory)
 
     def commands(self) -> Sequence[Sequence[str]]:
         options = {**_SOURCE, "port": str(self._source.port), "slot.name": self.slot}

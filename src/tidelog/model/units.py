@@ -29,6 +29,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def and_more(count: int, noun: str) -> str:
+    """Return what follows the first of several: `` and 2 more tables``; empty if there is none."""
+    return f" and {counted(count, f'more {noun}')}" if count else ""
+
+
 def parse_milliseconds(text: str) -> int:
     """Parse ``'50ms'``, ``'1.5s'``, ``'1h 30m'`` as milliseconds.
 

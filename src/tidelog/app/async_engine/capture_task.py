@@ -347,8 +347,8 @@ class GroupTask(LogTask):
             if time.monotonic() > self._warn_at:
                 self._warn_at = math.inf
                 logger.warning(
-                    "engine %s waits before version %d, where a table was truncated: other "
-                    "members have not committed all events before it",
+                    "engine %s waits at version %d, where a table was truncated: not all members "
+                    "have committed the events before it",
                     self.name,
                     self._waits_for,
                 )
@@ -392,11 +392,8 @@ class GroupTask(LogTask):
 
     def _rebalance(self) -> None:
         self._members.rebalance()
-        document = self._members.document
-        self._start_offsets = {
-            partition: document["offsets"].get(str(partition), document["start"])
-            for partition in self._members.owned_partitions()
-        }
+        offsets = _offsets(self._members.document)
+        self._start_offsets = {each: offsets[each] for each in self._members.owned_partitions()}
         self._returned_end = self._committed_end = self._polled = None
         self._waits_for = 0
         self._reading, self._rest, self._at_head = iter(()), None, False

@@ -145,7 +145,8 @@ def _log_answer(status: Mapping[str, Any], source: SourceHealth, now_ms: int) ->
 
 def _is_lost(status: Mapping[str, Any]) -> bool:
     """Did capture end because the source no longer has the log that it needs?"""
-    return (((status.get("ended") or {}).get("capture")) or {}).get("error") in LOST
+    ended = (status.get("ended") or {}).get("capture") or {}
+    return ended.get("error") in LOST
 
 
 def _tables_answer(tables: Sequence[Table]) -> _Answer:

@@ -13,7 +13,7 @@ from tidelog.app.overview.problems import (
     problem,
     span_of,
 )
-from tidelog.model.units import brief_span, counted
+from tidelog.model.units import and_more, brief_span
 from tidelog.results import OutputHealth, Problem, Severity, VerifyResult
 
 SILENT_S = 120.0
@@ -156,14 +156,14 @@ def _missing_rows(name: str, each: OutputHealth, now_ms: int) -> Iterator[Proble
             "a-destination-rejects-records",
         )
     for tables, why in by_cause(each.refused):
-        more = f" and {counted(len(tables) - 1, 'more table')}" if len(tables) > 1 else ""
+        more = and_more(len(tables) - 1, "table")
         what = f"Output {name} lacks rows of {tables[0]}{more}: {why}"
         remedy = "The other tables are delivered."
         found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
         yield problem(*found, "tableleftouterror")
     if missing := sorted(each.unregistered.items()):
-        (table, why), others = missing[0], len(missing) - 1
-        more = f" and {counted(others, 'more table')}" if others else ""
+        table, why = missing[0]
+        more = and_more(len(missing) - 1, "table")
         yield problem(
             "output-unregistered",
             Severity.WARNING,

@@ -51,6 +51,7 @@ AFTER_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 LOST: Final = ("GapError", "LogResetError")
+"""The classes of errors after which the source no longer has the log that capture needs."""
 
 
 def process_problems(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidelog.app.overview.problems import problem
-from tidelog.model.units import counted
+from tidelog.model.units import and_more
 from tidelog.results import Problem, Severity
 
 LEFT_OUT_S = 86_400.0
@@ -22,7 +22,7 @@ def table_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
     all_left = status.get("left_out") or ()
     left = [each for each in all_left if now_ms - each["since_ms"] < LEFT_OUT_S * 1000]
     if left:
-        more = f" and {counted(len(left) - 1, 'more table')}" if len(left) > 1 else ""
+        more = and_more(len(left) - 1, "table")
         yield problem(
             "no-longer-captured",
             Severity.INFO,
@@ -53,14 +53,12 @@ def table_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
             effect = "not captured" if kind == "table-refused" else "captured in part"
             if only_dumps:
                 effect = "captured, but not dumped"
-            who = f"{name} is"
-            if others:
-                who = f"{name} and {counted(len(others), 'more table')} are"
+            more = and_more(len(others), "table")
             yield problem(
                 kind,
                 Severity.WARNING,
                 name,
-                f"{who} {effect}: {reason}",
+                f"{name}{more} {'are' if more else 'is'} {effect}: {reason}",
                 remedy,
                 "a-table-is-refused",
             )
@@ -73,7 +71,7 @@ def _unlogged(tables: Sequence[Mapping[str, Any]], now_ms: int) -> Iterator[Prob
     if not differing and not recent:
         return
     first, *more = differing or recent
-    who = first["table"] + (f" and {counted(len(more), 'more table')}" if more else "")
+    who = first["table"] + and_more(len(more), "table")
     effect = "may differ from the source until the dump that is due has been delivered"
     if not differing:
         effect = "had changes that outputs of changes will never get; the rows were dumped again"
@@ -92,9 +90,9 @@ def _left_out_columns(tables: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
         return
     first, columns = tables[0]["table"], tables[0]["columns"]
     named = ", ".join(columns[:COLUMNS_NAMED]) + (", …" if len(columns) > COLUMNS_NAMED else "")
-    who = f"{first} is"
-    if len(tables) > 1:
-        who = f"{first} and {counted(len(tables) - 1, 'more table')} are"
+    more = and_more(len(tables) - 1, "table")
+    who = f"{first}{more} {'are' if more else 'is'}"
+    if more:
         named = f"{first}: {named}"
     remedy = tables[0]["remedy"]
     yield problem(

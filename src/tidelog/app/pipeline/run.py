@@ -257,10 +257,8 @@ def _deliver(
                 registration.start("Spark")
             return opened.enter_context(closing(_SparkHandle(config, stop_event, once=once)))
 
-        if not _may_start(
-            *(config, state, once, on_status, stop_event, spark_handle),
-            ends_when_all_stop=ends_when_all_stop,
-        ):
+        refuses = once and ends_when_all_stop
+        if not _may_start(config, state, once, refuses, on_status, stop_event, spark_handle):
             return
         election = opened.enter_context(
             closing(PipelineElection(config, holder, None if once else state, waits=not once))
@@ -337,11 +335,10 @@ def _may_start(
     config: Config,
     state: StateStore,
     once: bool,
+    refuses: bool,
     on_status: OnStatus,
     stop_event: threading.Event,
     start_spark_early: Callable[[], object],
-    *,
-    ends_when_all_stop: bool,
 ) -> bool:
     """Waits for state store and event log, but not ``once``; False: ``stop_event`` was set before.
 
@@ -354,7 +351,7 @@ def _may_start(
     def ask() -> bool:
         nonlocal reported
         if read_at_startup(config, state):
-            if once and ends_when_all_stop:  # else the other outputs run
+            if refuses:  # else the other outputs run
                 raise_first(misplaced_outputs(config))
             return True
         lacks = f"{event_log_path(config)} holds no event log yet"

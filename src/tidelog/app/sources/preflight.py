@@ -44,7 +44,7 @@ from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import matches, similar_table, unmatched_text
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.model.units import counted, format_bytes, printable
+from tidelog.model.units import and_more, format_bytes, printable
 from tidelog.outputs.base.sections import ExecutorSection, OutputSection
 from tidelog.ports import (
     Catalogue,
@@ -306,9 +306,10 @@ def _check_patterns(config: Config) -> Iterator[CheckFinding]:
     finally:
         catalogue.close()
     for grant, hidden in groupby(unseen, unseen.__getitem__):
-        first, *more = hidden
-        who = f"{first} and {counted(len(more), 'more table')} were" if more else f"{first} was"
-        text = f"{who} captured, and the account may no longer see {'them' if more else 'it'}"
+        first, *others = hidden
+        were, them = ("were", "them") if others else ("was", "it")
+        who = f"{first}{and_more(len(others), 'table')} {were}"
+        text = f"{who} captured, and the account may no longer see {them}"
         yield CheckFinding("tables", "error", text, grant)
     if not captured:
         return  # already reported

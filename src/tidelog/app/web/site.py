@@ -187,14 +187,14 @@ class PollResult:
     trouble: str = ""
 
 
-def _named(document: Any, config: Config) -> Any:
-    """Return the document, the commands of its texts as a user can type them."""
+def _with_commands(document: Any, config: Config) -> Any:
+    """Return the document with the commands in its texts as a user can type them."""
     if isinstance(document, str):
         return config.name_commands(document)
     if isinstance(document, dict):
-        return {name: _named(each, config) for name, each in document.items()}
+        return {name: _with_commands(each, config) for name, each in document.items()}
     if isinstance(document, list | tuple):
-        return [_named(each, config) for each in document]
+        return [_with_commands(each, config) for each in document]
     return document
 
 
@@ -282,10 +282,10 @@ class Poller:
             current = overview(self._reader.read(), unix_ms())
             shown = current.to_dict()
             tables = {
-                row["table"]: _named(row, self._config) if row.get("remedy") else row
+                row["table"]: _with_commands(row, self._config) if row.get("remedy") else row
                 for row in shown.pop("tables")
             }
-            shown = _named(shown, self._config)
+            shown = _with_commands(shown, self._config)
             self._publish(PollResult(shown, tables))
             if time.monotonic() >= self._seldom_due:
                 self._seldom_due = time.monotonic() + SELDOM_EVERY_S
@@ -552,7 +552,7 @@ class Site:
             "check": self._checks.latest(stored["checked"]),
             "commands": {name: f"tidelog {name} CONFIG" for name in ("check", "verify")},
         }
-        named: dict[str, Any] = _named(found, self._config)
+        named: dict[str, Any] = _with_commands(found, self._config)
         return named
 
     def check(self) -> None:

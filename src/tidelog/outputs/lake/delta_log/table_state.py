@@ -341,6 +341,10 @@ _READS: Final = 8  # parallel reads of commits after a checkpoint
 _INFOS: Final = 100  # commits whose commitInfo is cached
 
 
+def _commit_info(actions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return next((dict(each["commitInfo"]) for each in actions if "commitInfo" in each), {})
+
+
 class _ReplacedError(Exception):
     """The state's newest commit is not the one that the next commit, one of ours, followed."""
 
@@ -436,11 +440,7 @@ class TableState:
             commit = self._commit(version, "commitInfo")
             if commit is None:
                 return None
-            actions, digest = commit
-            if version == self.version:
-                self.digest = digest
-            infos = [dict(action["commitInfo"]) for action in actions]
-            found = self._infos[version] = infos[0] if infos else {}
+            found = self._infos[version] = _commit_info(commit[0])
         return found
 
     def record_checkpoint(self, checkpoint: CheckpointFiles) -> None:
@@ -537,7 +537,10 @@ class TableState:
     def _replay_from(self, newest: CheckpointFiles | None, commits: Sequence[int]) -> bool:
         if newest is not None:
             self._load_checkpoint(newest)
-            self._set_timestamp(self.commit_info(self.version) or {})  # and the digest
+            if (commit := self._commit(newest.version, "commitInfo")) is not None:
+                actions, self.digest = commit
+                self._infos[newest.version] = _commit_info(actions)
+            self._set_timestamp(self._infos.get(newest.version, {}))
         with ThreadPoolExecutor(_READS) as pool:
             for version, commit in zip(commits, pool.map(self._commit, commits), strict=True):
                 if commit is None:
@@ -563,9 +566,8 @@ class TableState:
         except ValueError:
             raise damaged_log_file(self._store, name) from None
 
-    def _replay(self, version: int, actions: Iterable[Mapping[str, Any]], digest: str) -> None:
-        actions = list(actions)
-        info = next((dict(each["commitInfo"]) for each in actions if "commitInfo" in each), {})
+    def _replay(self, version: int, actions: Sequence[Mapping[str, Any]], digest: str) -> None:
+        info = _commit_info(actions)
         if self.digest and info.get(PREVIOUS, self.digest) != self.digest:
             raise _ReplacedError
         added = []
@@ -686,18 +688,16 @@ def clean_up_log(store: FileStore, state: TableState) -> None:
     oldest = _newest_before(state, versions, until_ms)
     if oldest is None:
         return
-    sidecars: dict[bool, set[str]] = {
-        True: set(),
-        False: set(),
-    }  # of checkpoints that go, that stay
+    expired, kept = set[str](), set[str]()
     try:
         for each in found.checkpoints if store.names(SIDECARS) else ():
+            of_it = expired if each.version < oldest else kept
             for name in each.names:
-                sidecars[each.version < oldest].update(_sidecars_of(store, f"{LOG_FOLDER}/{name}"))
+                of_it.update(_sidecars_of(store, f"{LOG_FOLDER}/{name}"))
     except TableLeftOutError:  # a damaged checkpoint: what it has is not known
-        sidecars[True].clear()
+        expired.clear()
     store.delete(f"{LOG_FOLDER}/{name}" for name in names if -1 < version_of(name) < oldest)
-    store.delete(sidecars[True] - sidecars[False])
+    store.delete(expired - kept)
 
 
 def _newest_before(state: TableState, versions: list[int], until_ms: int) -> int | None:

@@ -191,6 +191,7 @@ class IcebergTable(LakeTable):
         self._loaded_at = 0.0
         self._supported: object = None  # what the last check depends on
         self._fields: list[Mapping[str, Any]] = []  # columns, of the schema of this id
+        self._columns: tuple[FileColumn, ...] | None = None  # the same ones in files
         self._of_schema: tuple[str, int] | None = None
         self._files: dict[str, DataFile] = {}  # of the snapshot of this table
         self._of_files: tuple[str, int | None] | None = None
@@ -313,28 +314,29 @@ class IcebergTable(LakeTable):
         """The columns as the metadata have them."""
         place = (self._state.uuid, self._state.schema_id())
         if self._of_schema != place:
-            self._fields = list(self._state.schema()["fields"])
+            self._fields, self._columns = list(self._state.schema()["fields"]), None
             self._of_schema = place
         return self._fields
 
     def _file_columns(self) -> tuple[FileColumn, ...]:
-        found = []
-        for each in self._declared():
-            _, kind, stored = self._kinds(each["type"], each["name"])
-            default, written = (self._default(each, name, kind) for name in DEFAULTS)
-            found.append(
-                FileColumn(
-                    name=str(each["name"]),
-                    physical=str(each["name"]),
-                    type=kind,
-                    field_id=int(each["id"]),
-                    nullable=not each.get("required", False),
-                    stored=stored if pa.types.is_nested(kind) else None,
-                    default=default,
-                    written=written,
-                )
-            )
-        return tuple(found)
+        declared = self._declared()
+        if self._columns is None:
+            self._columns = tuple(map(self._file_column, declared))
+        return self._columns
+
+    def _file_column(self, field: Mapping[str, Any]) -> FileColumn:
+        _, kind, stored = self._kinds(field["type"], field["name"])
+        default, written = (self._default(field, name, kind) for name in DEFAULTS)
+        return FileColumn(
+            name=str(field["name"]),
+            physical=str(field["name"]),
+            type=kind,
+            field_id=int(field["id"]),
+            nullable=not field.get("required", False),
+            stored=stored if pa.types.is_nested(kind) else None,
+            default=default,
+            written=written,
+        )
 
     def _default(self, column: Mapping[str, Any], name: str, kind: pa.DataType) -> pa.Scalar | None:
         try:

@@ -223,7 +223,7 @@ class MySqlLogReader:
             self._url.pin.shift = 0 if moved else source.timeline
             last = (resume if moved else None) or missed
             if last is not None and (moved or log_end(sql).position <= last.acknowledge):
-                self._url.pin.shift = 0
+                self._url.pin.shift = 0  # so that the files have the server's own numbers
                 self._url.pin.shift = file_shift(log_files(sql), last)
             files = log_files(sql)
             end = log_end(sql).position

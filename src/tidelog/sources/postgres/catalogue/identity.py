@@ -18,7 +18,7 @@ import psycopg
 
 from tidelog.model.patterns import matching_columns
 from tidelog.model.schema import TableName, double_quoted
-from tidelog.model.units import counted
+from tidelog.model.units import and_more
 from tidelog.ports import UnsupportedReason
 from tidelog.sources.postgres.connect import Connection
 
@@ -280,7 +280,7 @@ def _trouble_of_partitions(
     ``own``: that of the partitioned table itself, which counts unless it has a primary key.
     """
     first, trouble = troubled[0]
-    also = "" if len(troubled) == 1 else f" and {counted(len(troubled) - 1, 'more partition')}"
+    also = and_more(len(troubled) - 1, "partition")
     every = [each for _, each in troubled]
     if own is not None and not table.primary:
         every.insert(0, own)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from tests.integration.spark.test_failover import Pipeline
-from tests.integration.spark.test_paused_pipeline import delivering
 from tests.support.build_log import BuiltLog
 
+import tidelog
 from tidelog import app
 from tidelog.app.overview.build import overview
 from tidelog.cli.status_lines import of_deliveries
@@ -62,7 +62,7 @@ def test_a_batch_under_way_is_reported_until_it_is_done(
         (output,) = app.status(pipeline.config).document["overview"]["outputs"] or [{}]
         return str(output.get("begun_ms") and output["begun_records"])
 
-    with delivering(pipeline):
+    with tidelog.Pipeline(pipeline.config):
         pipeline.wait_for(lambda: running_batch() == "5")
         found = overview(app.status(pipeline.config).document, 0).outputs[0]
         assert of_deliveries(found).startswith("a batch of 5 records is under way since ")

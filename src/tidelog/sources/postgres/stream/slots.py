@@ -130,16 +130,24 @@ class SlotReader:
 
 def reader_of(connection: Connection, slot: str) -> SlotReader | None:
     """The slot's reader; None if there is none."""
-    row = connection.execute(
-        b"SELECT s.active_pid, coalesce(a.application_name, ''), a.usename IS NOT DISTINCT FROM "
-        b"current_user, coalesce(host(a.client_addr), 'the local socket'), "
-        b"coalesce(to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), '?') "
-        b"FROM pg_catalog.pg_replication_slots s "
-        b"LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid "
-        b"WHERE s.slot_name = %s AND s.active_pid IS NOT NULL",
-        (slot,),
-    ).fetchone()
-    return None if row is None else SlotReader(*row)
+    deadline = time.monotonic() + LEAVE_TIMEOUT_S
+    while True:
+        row = connection.execute(
+            b"SELECT a.pid IS NOT NULL, s.active_pid, coalesce(a.application_name, ''), "
+            b"a.usename IS NOT DISTINCT FROM current_user, "
+            b"coalesce(host(a.client_addr), 'the local socket'), "
+            b"coalesce(to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), '?') "
+            b"FROM pg_catalog.pg_replication_slots s "
+            b"LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid "
+            b"WHERE s.slot_name = %s AND s.active_pid IS NOT NULL",
+            (slot,),
+        ).fetchone()
+        if row is None:
+            return None
+        # The server looks at slots and processes one after the other: between the two it ended.
+        if row[0] or time.monotonic() > deadline:
+            return SlotReader(*row[1:])
+        time.sleep(_POLL_S)
 
 
 def publications_of(connection: Connection, names: Sequence[str]) -> dict[str, int]:

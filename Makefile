@@ -216,6 +216,7 @@ lint: venv ## ruff, mypy, import contracts, reference pages current
 	$(VENV)/bin/lint-imports
 	$(PY) tools/reference.py --check
 	$(PY) tools/type_tables.py --check
+	$(PY) -m pytest -q --collect-only tests | tail -n 20 # mypy reads few tests: each must at least be imported
 
 format: venv ## Format and mend what ruff can
 	$(VENV)/bin/ruff format .

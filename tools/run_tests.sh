@@ -26,5 +26,5 @@ fi
 echo "=== $count failed; each once more, alone"
 mapfile -t tests <<<"$failed"
 [ -z "${TIDELOG_SUMMARY:-}" ] || echo "$count failed; each once more, alone:" >>"$TIDELOG_SUMMARY"
-"$python" -m pytest -p no:xdist -o cache_dir="$cache-again" "${tests[@]}" || exit $?
+"$python" -m pytest -p no:xdist --continue-on-collection-errors -o cache_dir="$cache-again" "${tests[@]}" || exit $?
 printf '=== flaky, failed first and held alone:\n%s\n' "$failed"

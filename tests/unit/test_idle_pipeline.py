@@ -144,7 +144,7 @@ def another_output(place: Place) -> None:
     place.configure(FILES, "{kind: files, path: other, name: other}")
 
 
-def an_output_without_the_hook(place: Place) -> None:
+def a_lake_that_was_not_checked(place: Place) -> None:
     lake = place.path / "lake"
     place.configure(
         f"{{kind: iceberg, name: files, catalog: {{type: hadoop, warehouse: '{lake}'}}}}"
@@ -208,7 +208,7 @@ def a_server_that_is_away(place: Place) -> None:
         other_settings,
         other_tables,
         another_output,
-        an_output_without_the_hook,
+        a_lake_that_was_not_checked,
         a_stopped_output,
         a_batch_that_was_begun,
         an_older_state,

@@ -28,7 +28,7 @@ class Delivered:
         """``options``: arguments of the output, or of its options."""
         named = {
             key: options.pop(key)
-            for key in ("catalog_name", "name", "state", "storage_options")
+            for key in ("catalog_name", "name", "state", "settings", "storage_options")
             if key in options
         }
         return IcebergOutput(
@@ -66,10 +66,12 @@ class Delivered:
 
 
 @contextmanager
-def written_output(delivered: Delivered, catalog: Mapping[str, str]) -> Iterator[IcebergOutput]:
+def written_output(
+    delivered: Delivered, catalog: Mapping[str, str], **options: Any
+) -> Iterator[IcebergOutput]:
     """An output that has written a batch: rows 0 to 3."""
     orders(delivered.built)
-    found = delivered.output(catalog)
+    found = delivered.output(catalog, **options)
     found.prepare(delivered.built.log.generation)
     delivered.write(found)
     assert found._expiring is not None

@@ -17,9 +17,10 @@ from tidelog.outputs.base.left_out import LeftOutTableStore
 from tidelog.outputs.lake.delta import output as delta_output
 from tidelog.outputs.lake.delta.config import KIND, DeltaSection
 from tidelog.outputs.lake.delta.options import DeltaOptions
-from tidelog.outputs.lake.delta.output import versions_if_idle
+from tidelog.outputs.lake.delta.output import files_if_idle
 from tidelog.outputs.lake.delta.table import DeltaTable, commit_note, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
+from tidelog.outputs.lake.idle import WatchedFiles
 from tidelog.outputs.lake.table import application_of
 from tidelog.ports import LogExtent
 from tidelog.spark.datasource.partitions import schemas_now
@@ -59,7 +60,7 @@ class Copies:
     def are_idle(self, **options: Any) -> bool:
         log = self.built.log
         extent = LogExtent(self.built.path, log.generation, log.latest_offset(), self.state)
-        found = versions_if_idle(extent, self.lake, "delta", (), DeltaOptions(**options))
+        found = files_if_idle(extent, self.lake, "delta", (), DeltaOptions(**options))
         return found is not None
 
     def are_known(self, **options: Any) -> bool:
@@ -172,11 +173,13 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The outputs of which tables were read, by name."""
     found: list[str] = []
 
-    def read(log: LogExtent, root: str, output: str, *rest: Any) -> Mapping[str, int] | None:
+    def read(
+        log: LogExtent, root: str, output: str, *rest: Any
+    ) -> Mapping[str, WatchedFiles] | None:
         found.append(output)
-        return versions_if_idle(log, root, output, *rest)
+        return files_if_idle(log, root, output, *rest)
 
-    monkeypatch.setattr(delta_output, "versions_if_idle", read)
+    monkeypatch.setattr(delta_output, "files_if_idle", read)
     return found
 
 

@@ -202,19 +202,19 @@ def _names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str
 
 
 def _idle(section: DeltaSection, log: LogExtent) -> bool:
-    from tidelog.outputs.lake.delta.idle import is_as_checked, record_check
+    from tidelog.outputs.lake.idle import is_as_checked, record_check
 
     section.provide_options()
     settings = section.model_dump_json()
     if is_as_checked(log, section.name, settings):
         return True
-    from tidelog.outputs.lake.delta.output import versions_if_idle
+    from tidelog.outputs.lake.delta.output import files_if_idle
 
     options = _options(section)
-    newest = versions_if_idle(log, str(section.path), section.name, section.tables, options)
-    if newest is not None:
-        record_check(log, section.name, settings, newest)
-    return newest is not None
+    files = files_if_idle(log, str(section.path), section.name, section.tables, options)
+    if files is not None:
+        record_check(log, section.name, settings, files)
+    return files is not None
 
 
 def _probe(section: DeltaSection) -> str | None:

@@ -12,21 +12,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidelog.errors import TableLeftOutError
-from tidelog.eventlog.reader import EventLog
-from tidelog.model.patterns import all_but, matches
+from tidelog.model.patterns import all_but
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.left_out import LeftOutTableStore
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.registration import Catalog, Registration, entry_of
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum, VacuumTimes
-from tidelog.outputs.lake.output import LakeOutput
+from tidelog.outputs.lake.delta_log.table_state import commit_name
+from tidelog.outputs.lake.idle import WatchedFiles
+from tidelog.outputs.lake.output import LakeOutput, copies_if_idle
 from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.outputs.lake.settling.tasks import RewriteWork
-from tidelog.outputs.lake.table import HOLDS_PROPERTY, application_of
 from tidelog.ports import LogExtent, StateStore
-from tidelog.spark.datasource.partitions import schemas_now
-from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import destination_name
 
 if TYPE_CHECKING:
@@ -126,50 +123,24 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             self._vacuum.take_turn(written)
 
 
-def versions_if_idle(
+def files_if_idle(
     log: LogExtent, root: str, output: str, tables: Sequence[str], options: DeltaOptions
-) -> Mapping[str, int] | None:
-    """Return the tables' newest versions by path (-1: there is none) if the output has all of the
-    log, else None, see `tidelog.ports.IdleOutputKind`. A table's offset is the end of its last
-    batch with rows of it: beyond it the log must have no rows of the table, and no end of a dump,
-    which removes rows.
-    """
-    left_out = LeftOutTableStore(log.state, log.generation, output)
-    if left_out.messages():
-        return None
-    opened = EventLog.open(log.path)
-    ends: dict[str, int] = {}
-    newest: dict[str, int] = {}
-    chain, application = opened.chain(), application_of(log.generation, output)
-    for table, schema in schemas_now(opened).items():
-        if not matches(all_but(tables) or ("*.*",), table):
-            continue
+) -> Mapping[str, WatchedFiles] | None:
+    """Return the tables' newest commits by path if the output has all of the log, else None."""
+
+    def open_table(table: TableName) -> DeltaTable:
         path = path_of(root, table, destination_name(options.steps, table))
         keyless = options.keyless_layout_of(table)
-        copy = DeltaTable(path, options.layout_of(table), _rewrite, keyless)
-        exists = copy.exists()
-        newest[path] = copy.state.version
-        if not schema.match_key and str(table) in left_out.keyless():
-            held = copy.property(HOLDS_PROPERTY) if exists else (keyless or copy.layout).holds
-            if held == "changes":  # by other options than those that left it out
-                return None
-            continue
-        since = copy.committed(application) if exists else chain.head
-        if since is None or since > log.end:
-            return None
-        if any(str(table) in each.rows_by_table for each in chain.between(since, log.end)):
-            return None
-        if exists:
-            ends[str(table)] = since
-            copy.check_ours(table, log.generation)
-            if copy.find_restore(application, since) is not None or not copy.deletes_are_settled():
-                return None
-    batch = batch_of(opened, min(ends.values(), default=log.end), log.end)
-    dumped_later = any(
-        done.whole and done.finalized_until > ends.get(done.table, log.end)
-        for done in batch.completed
-    )
-    return None if dumped_later else newest
+        return DeltaTable(path, options.layout_of(table), _rewrite, keyless)
+
+    copies = copies_if_idle(log, output, all_but(tables) or ("*.*",), open_table)
+    return None if copies is None else {copy.path: _watched_files(copy) for copy in copies}
+
+
+def _watched_files(copy: DeltaTable) -> WatchedFiles:
+    version = copy.state.version
+    newest = {commit_name(version): True} if version >= 0 else {}
+    return {**newest, commit_name(version + 1): False}
 
 
 def _rewrite(_: Sequence[RewriteWork]) -> list[FileChanges]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from tidelog.eventlog.storage import provide_options
 from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.model.option_values import is_jdbc_catalog, is_object_store
 from tidelog.outputs.base.builtin_kind import BuiltinKind, check_directory_access, normal_directory
+from tidelog.outputs.base.hadoop_settings import store_options
 from tidelog.outputs.base.sections import StorageOptionsSection, name_field
 from tidelog.outputs.lake.config import LakeSection
-from tidelog.ports import Output, OutputContext, OutputLocation, TargetTable
+from tidelog.ports import LogExtent, Output, OutputContext, OutputLocation, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.lake.iceberg.output import IcebergOptions
@@ -135,7 +137,23 @@ def _open(section: IcebergSection, context: OutputContext) -> Output:
         parallel_tables=section.parallelism,
         state=context.open_state(),
         conf=section.pipeline_conf,
+        settings=section.model_dump_json(),
     )
+
+
+def _idle(section: IcebergSection, log: LogExtent) -> bool:
+    """Only by what an earlier run stored: what is beyond names of files, Java reads."""
+    from tidelog.outputs.lake.idle import is_as_checked
+
+    properties = section.catalog_properties()
+    if properties.get("type") != "hadoop":
+        return False
+    place = properties["warehouse"]
+    try:
+        provide_options(place, section.options() or store_options(place, section.pipeline_conf))
+    except ValueError:  # a setting that is not supported: opening the output reports it
+        return False
+    return is_as_checked(log, section.name, section.model_dump_json())
 
 
 def _options(section: IcebergSection) -> IcebergOptions:
@@ -185,4 +203,4 @@ def _probe(section: IcebergSection) -> str | None:
     return check_catalog(section.name, properties, name, section.tables, conf)
 
 
-KIND = BuiltinKind(IcebergSection, _open, _location, probe_with=_probe, names=_names)
+KIND = BuiltinKind(IcebergSection, _open, _location, probe_with=_probe, names=_names, idle=_idle)

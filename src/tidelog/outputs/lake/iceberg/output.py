@@ -7,6 +7,7 @@ What is Iceberg's own is in `tidelog.outputs.lake.iceberg.table`, the rest in
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,11 +30,13 @@ from tidelog.outputs.lake.iceberg.table import (
     IcebergLayout,
     IcebergTable,
     committed_property,
+    plain,
 )
+from tidelog.outputs.lake.idle import WatchedFiles, record_check
 from tidelog.outputs.lake.java_libraries import JavaLibraries, java_libraries
-from tidelog.outputs.lake.output import LakeOptions, LakeOutput, guarded
+from tidelog.outputs.lake.output import LakeOptions, LakeOutput, copies_if_idle, guarded
 from tidelog.outputs.lake.table import application_of, parts_of
-from tidelog.ports import StateStore
+from tidelog.ports import LogExtent, StateStore
 from tidelog.spark.sessions.jars import iceberg_jars
 
 if TYPE_CHECKING:
@@ -91,6 +94,8 @@ class IcebergOutput(LakeOutput[IcebergTable]):
             how far a table is.
         options: see `IcebergOptions`.
         conf: settings of Spark; see `tidelog.outputs.lake.java_libraries.java_libraries`.
+        settings: which a later run compares, to see without Java that it has nothing to do; None:
+            it needs Java.
     """
 
     product = "Iceberg"
@@ -110,6 +115,7 @@ class IcebergOutput(LakeOutput[IcebergTable]):
         parallel_tables: int = 2,
         state: StateStore | None = None,
         conf: Mapping[str, Any] | None = None,
+        settings: str | None = None,
     ) -> None:
         super().__init__(
             spark,
@@ -123,6 +129,7 @@ class IcebergOutput(LakeOutput[IcebergTable]):
         self._properties, self._catalog_name = dict(catalog), catalog_name
         self._storage_options = dict(storage_options or {})
         self._conf = dict(conf or {})
+        self._settings = settings
         self._java: JavaLibraries | None = None
         self._root = catalog.get("warehouse") if catalog.get("type") == "hadoop" else None
         self._expired: dict[TableName, float] = {}  # when, of `time.monotonic`
@@ -181,6 +188,27 @@ class IcebergOutput(LakeOutput[IcebergTable]):
                 "or have the catalog take the other name (docs/outputs/iceberg.md, Catalogs)"
             )
 
+    def finish(self, stop: threading.Event) -> None:
+        """See `tidelog.ports.MaintainedOutput`: store that there is nothing to do, if it is so."""
+        if self._expiring is not None:
+            self._expiring.result()  # it commits
+        try:
+            if not stop.is_set():
+                self._record_check()
+        except TidelogError as error:
+            logger.info("output %s: the next run starts Java in any case: %s", self.name, error)
+
+    @guarded
+    def _record_check(self) -> None:
+        root, state, settings = self._root, self._state, self._settings
+        if root is None or state is None or settings is None:
+            return
+        log = LogExtent(self._log_path, self.log.generation, self.log.latest_offset(), state)
+        copies = copies_if_idle(log, self.name, self._patterns, self._table)
+        if copies is not None:
+            files = {f"{plain(each.location)}/metadata": _watched_files(each) for each in copies}
+            record_check(log, self.name, settings, files)
+
     def close(self) -> None:
         self._thread.shutdown(wait=True)
         super().close()
@@ -213,6 +241,14 @@ class IcebergOutput(LakeOutput[IcebergTable]):
             age_s = THIN_AFTER_S if after_s is None else after_s
             before_ms, thin = int((time.time() - age_s) * 1000), after_s is None
             self._expiring = self._thread.submit(_remove_snapshots, due, before_ms, thin)
+
+
+def _watched_files(copy: IcebergTable) -> WatchedFiles:
+    """Of a catalog of files, as ``HadoopTableOperations`` of Iceberg's library finds the newest."""
+    name = copy.metadata_file()
+    version = 0 if name is None else int(name.partition(".")[0].removeprefix("v"))
+    later = {f"v{version + 1}{codec}.metadata.json": False for codec in ("", ".gz")}
+    return {"version-hint.text": name is not None, **({name: True} if name else {}), **later}
 
 
 def _remove_snapshots(tables: Sequence[IcebergTable], before_ms: int, thin: bool) -> None:

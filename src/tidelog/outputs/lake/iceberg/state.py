@@ -246,6 +246,11 @@ class IcebergState:
         return str(self._parts["location"])
 
     @property
+    def metadata_file(self) -> str:
+        """The name of the file that the metadata were read from."""
+        return str(self._base.metadataFileLocation()).rpartition("/")[2]
+
+    @property
     def format_version(self) -> int:
         return int(self._parts["format"])
 

@@ -217,6 +217,10 @@ class IcebergTable(LakeTable):
             self._supported = inputs
         return True
 
+    def metadata_file(self) -> str | None:
+        """Return the name of the file of the metadata; None: there is no table."""
+        return None if self._found is None else self._found.metadata_file
+
     def committed(self, application: str) -> int | None:
         found = self._state.property(committed_property(application))
         return None if found is None else int(found)
@@ -275,7 +279,7 @@ class IcebergTable(LakeTable):
         options = SettleOptions(
             deletion_vectors=layout.deletion_vectors, cache_bytes=self.layout.cache_bytes
         )
-        store = open_file_store(_plain(state.location))
+        store = open_file_store(plain(state.location))
         files = tuple(self.data_files().values())
         self._given = self._of_files
         return CopyFiles(self.location, store, layout, files, options, tasks.armed_failpoints())
@@ -690,7 +694,7 @@ def _with_id(name: str, kind: pa.DataType, number: int) -> pa.Field:
     return pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
 
 
-def _plain(location: str) -> str:
+def plain(location: str) -> str:
     """Return a table's location as stores take it: a local one as a path."""
     return (
         "/" + location.removeprefix("file:").lstrip("/")

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 else:
     from tidelog.system.lazy_names import lazy_names
 
-    # tests/unit/test_public_surface.py keeps it as above
+    # tests/unit/project/test_public_surface.py keeps it as above
     _LAZY = {
         "AsyncEngine": "tidelog.app.async_engine.engine",
         "Capture": "tidelog.app.capture.run",

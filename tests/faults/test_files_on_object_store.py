@@ -10,7 +10,7 @@ import pytest
 from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.output_options import file_format
 from tests.support.s3 import S3Server
-from tests.unit.test_files_writer import TABLE, events
+from tests.unit.outputs.test_files_writer import TABLE, events
 
 from tidelog.errors import OutcomeUnknownError, OutputBusyError, OutputRefusedError, UsageError
 from tidelog.eventlog import object_storage

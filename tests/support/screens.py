@@ -1,4 +1,4 @@
-"""Pictures of `tidelog watch` as texts, kept in tests/unit/screens.
+"""Pictures of `tidelog watch` as texts, kept in tests/unit/cli/screens.
 
 After a wanted change of the picture: ``python -m tests.support.screens``, and read the difference.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from tidelog.cli.live import View
 from tidelog.cli.screen import screen
 
-FOLDER = Path(__file__).parents[1] / "unit" / "screens"
+FOLDER = Path(__file__).parents[1] / "unit" / "cli" / "screens"
 SIZES = ((80, 24), (100, 30), (160, 50))
 TABLES = (1, 20, 500)
 NOW_MS = 1_700_000_000_000

@@ -144,7 +144,7 @@ def reader_of(connection: Connection, slot: str) -> SlotReader | None:
         ).fetchone()
         if row is None:
             return None
-        # The server looks at slots and processes one after the other: between the two it ended.
+        # The server reads its slots, then its processes: between the two the reader ended.
         if row[0] or time.monotonic() > deadline:
             return SlotReader(*row[1:])
         time.sleep(_POLL_S)

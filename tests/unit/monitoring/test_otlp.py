@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from tests.support.otlp_receiver import OtlpReceiver, labels
-from tests.unit.test_metrics import FULL
-from tests.unit.test_overview import output
+from tests.unit.monitoring.test_metrics import FULL
+from tests.unit.web.test_overview import output
 
 from tidelog.app.web.metrics import LEADING, METRICS, MetricValues
 from tidelog.app.web.metrics_routes import Health

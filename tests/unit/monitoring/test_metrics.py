@@ -12,14 +12,14 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-from tests.unit.test_overview import NOW_MS, REFUSED, dump, output, source, status, table
+from tests.unit.web.test_overview import NOW_MS, REFUSED, dump, output, source, status, table
 
 from tidelog.app.web.metrics import LEADING, METRICS, MetricValues
 from tidelog.app.web.metrics_routes import Health
 from tidelog.capture.dumps.throttle import Limit
 from tidelog.system.processes import unix_ms
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "docs" / "how-to" / "tidelog-alerts.yaml"
 TOKEN = "a-token-to-read"
 DELIVERED = {

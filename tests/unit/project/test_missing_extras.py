@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pymysql._auth as auth
 import pytest
-from tests.unit.test_bare_machine import tidelog, without
+from tests.unit.project.test_bare_machine import tidelog, without
 
 from tidelog import app
 from tidelog.codecs.mysql.server_urls import parse_url
@@ -19,7 +19,7 @@ from tidelog.sources.mysql.errors import connection_error
 from tidelog.state.zookeeper import BACKEND
 from tidelog.system.extras import PACKAGES, check_installed, missing_extra
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCE = 'source: {kind: postgres, url: "postgresql://u:s3cret@127.0.0.1:1/shop"}\n'
 MYSQL = 'source: {kind: mysql, url: "mysql://u:s3cret@127.0.0.1:1/shop", server_id: 7}\n'
 LOG = "log: {path: log}\n"

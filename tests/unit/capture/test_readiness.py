@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.engines import until
-from tests.unit.test_leadership import Alone
+from tests.unit.capture.test_leadership import Alone
 
 from tidelog.app.capture.standby import Readiness
 from tidelog.capture.leadership import LeaseKeeper, lead

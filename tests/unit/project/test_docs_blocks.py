@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 import typer
-from tests.unit.test_docs_pages import PAGES, ROOT
+from tests.unit.project.test_docs_pages import PAGES, ROOT
 
 from tidelog import cli
 

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[3] / "benchmarks"
 
 
 def test_each_benchmark_can_be_imported() -> None:

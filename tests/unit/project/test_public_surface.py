@@ -26,7 +26,7 @@ import tidelog.results
 import tidelog.spark
 import tidelog.testing
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 PUBLIC = {
     "tidelog": set(tidelog.__all__),
     "tidelog.commands": set(tidelog.commands.__all__),

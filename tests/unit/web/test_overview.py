@@ -21,7 +21,7 @@ from tidelog.model.command_text import name_config
 from tidelog.results import Overview, Severity
 
 NOW_MS = 1_700_000_000_000
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def status(**changes: Any) -> dict[str, Any]:

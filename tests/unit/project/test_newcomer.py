@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.left_out import SAID
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "tools"
 FIRST = """\
 from tidelog.errors import MissingProgramError

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from tests.unit.test_capture_loop import ORDERS
+from tests.unit.capture.test_capture_loop import ORDERS
 
 from tidelog.capture.dumps.automatic import FAILED_SHOWN, UNLOGGED_KEY, AutomaticDumps
 from tidelog.capture.dumps.state import DumpState, TableProgress, TableStatus

@@ -17,7 +17,7 @@ from tidelog.control.channels.rest import ROUTES, DumpBody
 from tidelog.control.commands import SetDumpOptions, StartDump, build_command
 from tidelog.control.debezium import Signal, parse, parse_line
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/control.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/how-to/control.md").read_text(encoding="utf-8")
 BEFORE = "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: log}\n"
 
 

@@ -21,7 +21,7 @@ from tidelog import cli
 from tidelog.cli import arguments, dump
 from tidelog.config.source import SOURCES
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = {"postgres": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
 SHARED = (ROOT / "docs" / "sources" / "mysql.md").read_text(encoding="utf-8")
 ONE_DATABASE = types.SimpleNamespace(database_names=[])

@@ -14,7 +14,7 @@ from tidelog import errors
 from tidelog.app.sources.first_config import PASSWORD
 from tidelog.config import parse_config
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Written by others' hands later, or not at all; a link to them may dangle in a partial checkout.
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -98,7 +98,7 @@ TESTS = {
         for store in ("GCS", "Azure")
     },
     **{(part, "HDFS"): "integration/spark/test_each_store.py" for part in ("Delta", "files")},
-    ("checkpoint", "local disk"): "unit/test_second_document.py",
+    ("checkpoint", "local disk"): "unit/state/test_second_document.py",
     ("checkpoint", "S3"): "integration/spark/test_cluster.py",
     ("Delta", "local disk"): "integration/spark/test_delta.py",
     ("Delta", "S3"): "faults/test_delta_on_object_store.py",

@@ -42,7 +42,7 @@ def tidelog(
     what is in ``bin``.
     """
     (tmp_path / "tidelog.yaml").write_text(config)
-    root = str(Path(__file__).parents[2] / "src")
+    root = str(Path(__file__).parents[3] / "src")
     paths = [environment.pop("PYTHONPATH", ""), root]
     known = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(
@@ -101,7 +101,7 @@ def test_the_client_of_spark_connect_needs_no_py4j(tmp_path: Path) -> None:
             "opensearch.output",
         )
     )  # fmt: skip
-    paths = [without(tmp_path, "py4j"), str(Path(__file__).parents[2] / "src")]
+    paths = [without(tmp_path, "py4j"), str(Path(__file__).parents[3] / "src")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
         "SPARK_SKIP_CONNECT_COMPAT_TESTS": "1",

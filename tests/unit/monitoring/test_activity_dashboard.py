@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-FILE = Path(__file__).parents[2] / "examples" / "activity_log" / "dashboard.py"
+FILE = Path(__file__).parents[3] / "examples" / "activity_log" / "dashboard.py"
 
 
 @pytest.fixture(scope="module")

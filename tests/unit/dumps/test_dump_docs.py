@@ -25,7 +25,7 @@ from tidelog.config.source import PostgresSourceSection
 from tidelog.control.commands import parse_options
 from tidelog.model.units import format_bytes, format_milliseconds
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HOW_TO = ROOT / "docs" / "how-to"
 PAGE = HOW_TO / "dump-a-table.md"
 OPERATE = PAGE.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from tools.grafana import ROWS, dashboard, queries
 
 from tidelog.app.web.metrics import LEADING, METRICS
 
-FILE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "tidelog-dashboard.json"
+FILE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "tidelog-dashboard.json"
 
 
 def test_it_shows_every_metric_and_no_other() -> None:

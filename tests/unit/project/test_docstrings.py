@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCES = Path(__file__).parents[2] / "src"
+SOURCES = Path(__file__).parents[3] / "src"
 NAME = re.compile(r"(?<!`)`(tidelog(?:\.\w+)+)`")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tidelog import __version__
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RELATIVE_LINK = re.compile(r"\]\((?!https?://)[^)]+\)")
 
 

@@ -47,7 +47,7 @@ def test_of_a_server_that_fails():
 def test_they_are_counted_and_reported(tmp_path: Path, workers: list[str]) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     known = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     (tmp_path / "sitecustomize.py").write_text(HIDDEN)
     paths = [str(tmp_path), str(root / "src"), str(root)]

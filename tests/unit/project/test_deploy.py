@@ -19,7 +19,7 @@ from tidelog import __version__
 from tidelog.config import Config, parse_config
 from tidelog.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "chart"
 COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-SRC = Path(__file__).parents[2] / "src"
+SRC = Path(__file__).parents[3] / "src"
 PACKAGE = "tidelog"
 MOST_LINES = 800
 MOST_IN_A_FOLDER = 24

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from itertools import count
 
@@ -19,11 +20,12 @@ from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.delta.vacuum import Sweep, TableFiles
 from tidelog.outputs.lake.delta_log.actions import add, transaction
 from tidelog.outputs.lake.delta_log.commits import write_checkpoint
-from tidelog.outputs.lake.delta_log.table_state import TableState
+from tidelog.outputs.lake.delta_log.table_state import TableState, clean_up_log
 from tidelog.system.processes import unix_ms
 
 pytestmark = pytest.mark.integration
 _numbers = count(1)
+DAY_NS = 24 * 3_600 * 1_000_000_000
 
 
 @pytest.fixture
@@ -319,6 +321,47 @@ def test_a_vacuum_lists_no_commits(table: Table, network: FaultyNetwork) -> None
     Sweep(copy, unix_ms() + 10_000, threading.Event()).take_turn(TableFiles.of(copy.state))
     assert not [line for line in network.asked if "_delta_log" in line]
     assert [table.store.exists(name) for name in ("_x/kept", "a/gone")] == [True, False]
+
+
+@pytest.mark.parametrize("times", [1, 1000], ids=["first", "each"])
+@pytest.mark.parametrize("fault", ["busy", "forbid", "lose_answer", "done_503", "delay"])
+def test_a_clean_up_whose_requests_fail_leaves_a_table_and_the_rest_to_the_next(
+    s3: S3Server,
+    table: Table,
+    network: FaultyNetwork,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    times: int,
+) -> None:
+    """Of the log, and of data files."""
+    clock = time.time_ns
+    with monkeypatch.context() as patch:
+        patch.setattr("time.time_ns", lambda: clock() - 40 * DAY_NS)
+        state = table.create()
+        for _ in range(3):
+            table.fill(state, 3)
+            write_checkpoint(table.store, state)
+    wanted = seen(state)
+    names = [*state.files, "a/gone", "b/gone"]
+    for name in names:
+        table.store.put(name, b"1")
+
+    def clean_up() -> None:
+        clean_up_log(table.store, table.state())
+        copy = DeltaTable(table.place, DeltaLayout(), lambda _: [])
+        copy.exists()
+        Sweep(copy, unix_ms() + 10_000, threading.Event()).take_turn(TableFiles.of(copy.state))
+
+    network.arm(fault, f"POST /{s3.bucket}?delete", times)  # of many files, then of each
+    clean_up()
+    assert network.struck >= min(times, 10)
+    network.disarm()
+    assert seen(table.state()) == wanted
+    clean_up()
+    network.deliver()
+    assert seen(table.state()) == wanted
+    assert len(table.store.names("_delta_log")) == 3  # the newest checkpoint, its commit, the hint
+    assert [name for name in names if table.store.exists(name)] == names[:9]
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%2Fb", "a%25b", "a b"])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from tests.integration.event_messages import wait_for as wait_for_log
 from tests.integration.spark.test_failover import Pipeline
 from tests.support.build_log import BuiltLog
-from tests.support.delta_readers import by_duckdb
+from tests.support.delta_readers import by_delta_rs, by_duckdb, by_spark, rows_of
 from tests.support.mysql import MySqlServer
 from tests.support.pgoutput_messages import UNCHANGED
 from tests.support.pipeline_process import Delivering
@@ -21,7 +24,9 @@ import tidelog
 from tidelog.config import load_config
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
+from tidelog.outputs.lake.delta_log.table_state import LAST_CHECKPOINT, PREVIOUS, commit_digest
 from tidelog.outputs.lake.table import application_of
+from tidelog.state.opening import open_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -44,6 +49,9 @@ COPIES = [
     for vectors in (True, False)
 ]
 DIED = ("was killed or ended by itself", "small files were not compacted")
+CLEAN_UP = ("output.delete:1", "output.delete:2", "delta.vacuum.deleted:1")
+"""A store of objects deletes all in one request: of the log, and then of the data."""
+TIMES = ("timestamp", "inCommitTimestamp", "deletionTimestamp", "modificationTime")
 TASKS = ("output.task.open", "output.task.written", "output.task.committed", "lake.task.rewrite")
 
 
@@ -56,6 +64,7 @@ class Killed:
         self.pipeline = Pipeline(built, path)
         self.pipeline.configure({"kind": "delta", "path": lake, **section})
         self.built, self.table = built, self.pipeline.table
+        self.on_s3 = "://" in lake
         place = path_of(lake, self.table.table, str(self.table.table))
         self.files = path_of(str(files), self.table.table, str(self.table.table))
         options = DeltaOptions(holds=section.get("holds", {}))
@@ -151,12 +160,36 @@ class Killed:
             assert time.monotonic() < deadline, process.said
             time.sleep(0.05)
 
-    def finish(self) -> None:
+    def age(self, days: int) -> None:
+        """All of the table is that old, and its vacuum is due."""
+        log, digest, shift_ms = Path(self.files) / "_delta_log", "", days * 24 * 3_600_000
+        for file in [*log.glob("*.checkpoint.parquet"), Path(self.files) / LAST_CHECKPOINT]:
+            file.unlink(missing_ok=True)
+        commits = sorted(log.glob("*.json"))
+        for commit in commits:
+            lines = [json.loads(line) for line in commit.read_text().splitlines()]
+            for action in (body for line in lines for body in line.values()):
+                action |= {name: action[name] - shift_ms for name in TIMES if name in action}
+                action |= {name: digest for name in (PREVIOUS,) if name in action}
+            commit.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            digest = commit_digest(commit.read_bytes())
+        for version in range(2, len(commits), 3):
+            deltalake.DeltaTable(self.files, version=version).create_checkpoint()
+        for file in Path(self.files).rglob("*.*"):
+            os.utime(file, (time.time() - shift_ms / 1000,) * 2)
+        with closing(open_state(self.pipeline.config.state.location)) as state:
+            for key in state.keys("vacuum/"):
+                found = state.get(key)
+                assert found is not None
+                state.put(key, dict.fromkeys(found.value, 0.0), None)
+
+    def finish(self) -> Delivering:
         process = self.pipeline.start()
         self.change()
         self.wait(process)
         assert process.code is None, process.said
         self.check()
+        return process
 
 
 @pytest.fixture
@@ -206,6 +239,45 @@ def test_a_driver_killed_between_any_two_steps_loses_and_repeats_nothing(killed:
             killed.copy.set_property("delta.checkpointInterval", "5")
         killed.run_until_killed(armed_for(point))
     killed.finish()
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param({"vacuum_after": "7d", **where, **how}, marks=marks)
+        for where in ({}, {"on_s3": True})
+        for how in ({"deletion_vectors": False}, {"deletion_vectors": True}, CHANGES)
+        for marks in ([] if where and how == {"deletion_vectors": False} else pytest.mark.thorough,)
+    ],
+    indirect=True,
+    ids=str,
+)
+def test_a_driver_killed_amid_a_clean_up_leaves_a_table_and_the_rest_to_the_next(
+    killed: Killed, spark: Any
+) -> None:
+    process = killed.pipeline.start()
+    for _ in range(9):
+        killed.change()
+        killed.wait(process)
+    process.close()
+    assert killed.copy.exists()
+    killed.copy.set_property("delta.checkpointInterval", "1")
+    killed.age(40)
+    root = Path(killed.files)
+    needed = {file.rpartition("/")[2] for file in deltalake.DeltaTable(root).file_uris()}
+    old = [file for file in root.glob("*.parquet") if file.name not in needed]
+    assert old
+    for point in CLEAN_UP if killed.on_s3 else [CLEAN_UP[0], *CLEAN_UP[1:2] * 14, CLEAN_UP[2]]:
+        process = killed.pipeline.start(armed_for(point))
+        killed.change()
+        assert process.wait() == -9, process.said
+        killed.check()
+        rows = rows_of(by_duckdb(killed.files, "_version"))
+        assert rows_of(by_delta_rs(killed.files, "_version")) == rows
+        assert rows_of(by_spark(spark, killed.files, "_version")) == rows
+    killed.finish()
+    killed.pipeline.wait_for(lambda: not any(file.exists() for file in old))
+    assert min((root / "_delta_log").glob("*.json")).stem == f"{8:020d}"  # of a checkpoint
 
 
 @pytest.mark.thorough

@@ -18,6 +18,7 @@ from pyarrow import fs
 
 from tidelog.errors import ConfigError, OutputError
 from tidelog.model.option_values import URL_SCHEMES
+from tidelog.system import failpoints
 
 # Errors, and files in a listing.
 
@@ -171,6 +172,7 @@ class LocalFileStore:
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
             with suppress(OSError):
+                failpoints.hit("output.delete")
                 self._fs.delete_file(self._full(name))
 
     def delete_folder(self, name: str) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidelog.errors import AccessRefusedError, ConfigError, OutputError
 from tidelog.outputs.base.file_store import StoredFile, name_beside
+from tidelog.system import failpoints
 
 _FAILURES: Final = (OSError, RuntimeError, ValueError)
 """What hdfs-native raises."""
@@ -129,6 +130,7 @@ class HdfsFileStore:
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
             with suppress(*_FAILURES):
+                failpoints.hit("output.delete")
                 self._client.delete(self._full(name))
 
     def delete_folder(self, name: str) -> None:

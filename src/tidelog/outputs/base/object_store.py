@@ -14,6 +14,7 @@ from tidelog.errors import StorageError
 from tidelog.eventlog.object_storage import ObjectStorage
 from tidelog.eventlog.storage import options_of
 from tidelog.outputs.base.file_store import StoredFile
+from tidelog.system import failpoints
 
 _PART_BYTES = 8 << 20
 _DELETED = 1000  # files in one request, where the store supports that
@@ -125,6 +126,7 @@ class ObjectFileStore:
         left = list(names)
         for start in range(0, len(left), _DELETED):
             some = left[start : start + _DELETED]
+            failpoints.hit("output.delete")
             try:
                 with self._storage.storage_errors("delete", some[0]):
                     obstore.delete(self._storage.client(), some)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from tests.unit.lake.delta_log.tables import PROTOCOL, Table, seen
 
 from tidelog.outputs.lake.delta_log.commits import write_checkpoint
 from tidelog.outputs.lake.delta_log.table_state import TableState, clean_up_log
+from tidelog.system import failpoints
 
 DAY_MS = 24 * 3_600_000
 FIRST_DAY = 20_000
@@ -76,8 +79,17 @@ def test_commits_stay_from_a_checkpoint_on(
     state.refresh()
 
 
-def test_sidecars_go_with_the_last_checkpoint_that_has_them(tmp_path: Path, days: Days) -> None:
-    """Others write checkpoints with sidecars."""
+class KilledError(Exception):
+    """In place of a SIGKILL."""
+
+
+@pytest.mark.parametrize("hit", range(10))
+def test_sidecars_go_with_the_last_checkpoint_that_has_them(
+    tmp_path: Path, days: Days, hit: int
+) -> None:
+    """Others write checkpoints with sidecars. ``hit``: of the files to delete, where a first
+    clean-up ends.
+    """
     table, state = table_of(tmp_path, days, logRetentionDuration="interval 2 days")
     for version, names in ((3, ["a", "b"]), (6, ["b", "c"])):
         actions = [{"sidecar": {"path": f"{name}%20.parquet"}} for name in names]
@@ -85,7 +97,18 @@ def test_sidecars_go_with_the_last_checkpoint_that_has_them(tmp_path: Path, days
         table.store.put(made, "".join(f"{json.dumps(each)}\n" for each in actions).encode())
     for name in "abcd":
         table.store.put(f"_delta_log/_sidecars/{name} .parquet", b"")
-    clean_up_log(table.store, state)
+    hits = count()
+
+    def armed() -> None:
+        if next(hits) == hit:
+            raise KilledError
+
+    with failpoints.arm({"output.delete": armed}), suppress(KilledError):
+        clean_up_log(table.store, state)
+    assert seen(table.state()) == seen(state)
+    stay = sorted(set(versions(table)))
+    assert stay == list(range(stay[0], 10))
+    clean_up_log(table.store, table.state())
     assert set(versions(table)) == set(range(6, 10))
     left = ["b .parquet", "c .parquet", "d .parquet"]  # nobody knows what has the last one
     assert sorted(table.store.names("_delta_log/_sidecars")) == left

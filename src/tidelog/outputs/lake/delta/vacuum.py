@@ -46,6 +46,7 @@ from tidelog.outputs.lake.delta_log.table_state import (
     removed_files_ms,
 )
 from tidelog.ports import Document, StateStore
+from tidelog.system import failpoints
 from tidelog.system.processes import unix_ms
 
 _CHANGE_DATA: Final = "_change_data"
@@ -360,6 +361,7 @@ class Sweep:
                 return
             some = names[start : start + _AT_ONCE]
             store.delete(some)
+            failpoints.hit("delta.vacuum.deleted")
             if store.tag(some[-1]) is not None:
                 raise OutputError(
                     f"{store.path}/{some[-1]} can't be deleted: allow it, or leave out vacuum_after"

@@ -696,8 +696,8 @@ def clean_up_log(store: FileStore, state: TableState) -> None:
                 of_it.update(_sidecars_of(store, f"{LOG_FOLDER}/{name}"))
     except TableLeftOutError:  # a damaged checkpoint: what it has is not known
         expired.clear()
+    store.delete(expired - kept)  # first: only their checkpoints name them
     store.delete(f"{LOG_FOLDER}/{name}" for name in names if -1 < version_of(name) < oldest)
-    store.delete(expired - kept)
 
 
 def _newest_before(state: TableState, versions: list[int], until_ms: int) -> int | None:

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import venv
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ def need_client() -> None:
     """Skip the test where Spark Connect's client is not installed."""
     for package in PACKAGES:
         pytest.importorskip(package, reason="Spark Connect: pip install 'tidelog[connect]'")
+
+
+def python_with(directory: Path, packages: Iterable[Path]) -> str:
+    """The Python of a new environment that has these packages of ours."""
+    venv.create(directory, with_pip=False)
+    [site] = directory.glob("lib/python*/site-packages")
+    for each in packages:
+        (site / each.name).symlink_to(each)
+    return str(directory / "bin" / "python")
 
 
 class ConnectServer:

@@ -5,18 +5,20 @@ their libraries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable, Table
+from tests.integration.spark.orders import orders
 from tests.integration.spark.over_connect import Delivery
 from tests.support.hive import HiveMetastore, HiveReader
 from tests.support.iceberg_readers import by_duckdb, by_pyiceberg
 from tests.support.postgres_jdbc import jdbc_uri, postgres_jdbc_jar
 from tests.support.s3 import S3Server, hadoop_aws_jars
-from tests.support.spark_connect import ConnectServer, need_client
+from tests.support.spark_connect import ConnectServer, need_client, python_with
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -108,3 +110,52 @@ def test_a_client_without_java_is_refused(
     delivery = Delivery(tmp_path, remote, output)
     with pytest.raises(AssertionError, match=r"output \w+: .*needs Java 17 or later"):
         delivery.run()
+
+
+LAKES = {"kind": "delta", "path": "delta"}, {"kind": "iceberg", "path": "lake"}
+
+
+def package(name: str) -> Path:
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("packages", "lacks"),
+    [((), "no module pyarrow"), (("pyarrow", "numpy"), "no numba, pydantic, re2, yaml")],
+    ids=["pyspark alone", "without the decoder"],
+)
+def test_what_the_server_s_python_lacks_is_named(
+    tmp_path: Path, packages: tuple[str, ...], lacks: str
+) -> None:
+    need_client()
+    python = python_with(tmp_path / "python", map(package, ("pyspark", "py4j", *packages)))
+    server = ConnectServer(tmp_path / "log.txt", python=python, environment={"PYTHONPATH": ""})
+    try:
+        server.wait()
+        delivery = Delivery(tmp_path, server.remote, *LAKES, java=True)
+        orders(delivery.built)
+        ended = delivery.run_once()
+    finally:
+        server.kill()
+    assert (ended.returncode, lacks in ended.stderr) == (2, True), ended.stderr[-3000:]
+    assert "that has Tidelog" in ended.stderr or "install Tidelog there" in ended.stderr
+
+
+def test_a_client_without_spark_s_jars_is_told_what_iceberg_needs(tmp_path: Path) -> None:
+    """As with pyspark-client in place of pyspark."""
+    pyspark = package("pyspark")
+    others = [each for each in pyspark.parent.iterdir() if each.name not in ("pyspark", "py4j")]
+    client = tmp_path / "pyspark"
+    client.mkdir()
+    for each in pyspark.iterdir():
+        if each.name not in ("jars", "core"):
+            (client / each.name).symlink_to(each)
+    delivery = Delivery(tmp_path, "sc://127.0.0.1:1", LAKES[1], java=True)
+    delivery.python = python_with(tmp_path / "python", [*others, client])
+    orders(delivery.built)
+    ended = delivery.run_once()
+    assert (ended.returncode, "pip uninstall pyspark-client" in ended.stderr) == (2, True), ended

@@ -25,6 +25,7 @@ class Delivery:
         java: bool = False,
         conf: Mapping[str, str] | None = None,
     ) -> None:
+        self.python = sys.executable
         self._hidden = {} if java else {"PATH": "/nowhere", "JAVA_HOME": "/nowhere"}
         self.built = BuiltLog(directory / "log")
         self.config = directory / "tidelog.yaml"
@@ -38,15 +39,18 @@ class Delivery:
         self.config.write_text(json.dumps(document))
 
     def run(self) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "tidelog", "pipeline", str(self.config), "--once"],
+        done = self.run_once()
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+
+    def run_once(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.python, "-m", "tidelog", "pipeline", str(self.config), "--once"],
             capture_output=True,
             text=True,
             env={**os.environ, **self._hidden},
             timeout=200,
             check=False,
         )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
 
     def deliver(self) -> Iterator[None]:
         """Rows, then changes of them; returns after each."""

@@ -41,7 +41,8 @@ def built(tmp_path: Path) -> BuiltLog:
 
 # The same destination in another mode, and an output of a user's own (its page has a test).
 FURTHER = (
-    "files_json", "kafka_avro", "kafka_transactions", "mariadb", "mysql", "postgres_soft", "sqlite",
+    "delta_s3", "files_json", "kafka_avro", "kafka_transactions", "mariadb", "mysql",
+    "postgres_soft", "sqlite",
 )  # fmt: skip
 
 

@@ -13,11 +13,13 @@ from tidelog.outputs.lake.delta.table import path_of
 from tidelog.ports import Output
 
 
-def destination(context: Context) -> Destination:
-    lake = Lake(context.spark, context.built, context.path)
+def destination(context: Context, url: str = "", files: str = "", *traits: str) -> Destination:
+    """``url``: where they are written, if not in a directory; ``files``: where those are kept."""
+    lake, read = (Lake(context.spark, context.built, context.path) for _ in range(2))
+    lake.path, read.path = url or lake.path, files or read.path
 
     def rows(table: str) -> list[Row]:
-        frame = lake.frame(table).drop("_version")
+        frame = read.frame(table).drop("_version")
         return [row.asDict() for row in frame.orderBy("id").collect()]
 
     def open_(**how: Any) -> Output:
@@ -26,6 +28,6 @@ def destination(context: Context) -> Destination:
         return output
 
     def drop(table: str) -> None:
-        shutil.rmtree(path_of(lake.path, TableName.parse(table), table))
+        shutil.rmtree(path_of(read.path, TableName.parse(table), table))
 
-    return Destination(open_, rows, frozenset({"no-delivery"}), drop)
+    return Destination(open_, rows, frozenset({"no-delivery", *traits}), drop)

@@ -29,9 +29,9 @@ class Context:
 class Destination:
     """One place, opened again and again.
 
-    ``traits``: of ``no-delivery`` (open ignores `Delivery`; its tasks hit no failpoints) and
-    ``stream`` (every change is appended: nothing can be removed). ``drop``: drops a table there, as
-    a user does.
+    ``traits``: of ``no-delivery`` (open ignores `Delivery`; its tasks hit no failpoints),
+    ``stream`` (every change is appended: nothing can be removed) and ``ascii`` (S3Proxy takes no
+    other names). ``drop``: drops a table there, as a user does.
     """
 
     open: Callable[..., Output]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +9,12 @@ from typing import Any
 
 import duckdb
 from tests.behaviours.outputs import activity_files, api, search_index
+from tests.behaviours.outputs.destination_delta_s3 import s3
 from tests.faults.outputs.source import Source
 from tests.faults.outputs.target import Strike, Target, nothing
 from tests.integration.spark.frozen_destinations import Place
 from tests.support.delta_readers import by_duckdb
 from tests.support.faulty_network import FaultyNetwork
-from tests.support.s3 import S3Server
 
 from tidelog.outputs.opensearch.indices import index_name
 
@@ -149,13 +148,6 @@ class S3Delta(HttpTarget):
     def follow(self, message: str) -> None:
         assert "Move the table away" in message, message
         self.table.rename(self.table.parent / "away")
-
-
-@functools.cache
-def s3() -> S3Server:
-    made = S3Server()
-    made.start()
-    return made
 
 
 def _change(event: Any) -> tuple[str, int, str | None]:

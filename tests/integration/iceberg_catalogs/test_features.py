@@ -16,12 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import StaticTable
-from tests.integration.iceberg_catalogs.conftest import Delivered
+from tests.integration.iceberg_catalogs.conftest import Delivered, change, written_output
 from tests.integration.iceberg_catalogs.test_readers import metadata, read
 from tests.support.iceberg_readers import by_duckdb
 
+from tidelog.errors import TableLeftOutError
 from tidelog.outputs.lake import table as lake_table
 from tidelog.outputs.lake.iceberg.output import IcebergOutput
+from tidelog.spark.transforms import Step
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -319,6 +321,22 @@ def test_what_tidelog_does_not_know_leaves_the_table_out_by_name(
     _, output = filled(delivered)
     alter(Table(output))
     _refused(delivered, output, named)
+
+
+def test_a_member_in_a_list_that_was_renamed_keeps_its_values(delivered: Delivered) -> None:
+    """It leaves the table out by its name, or stays as it is, also in files that are rewritten."""
+    step = Step("compute", {"xs": "array(named_struct('a', id, 'b', name))"})
+    options: dict[str, Any] = {"steps": (step,), "mode": "copy-on-write"}
+    with written_output(delivered, CATALOG, **options) as output:
+        state = output._catalog.load(("public", "orders"))
+        assert state is not None
+        state._table.updateSchema().renameColumn("xs.element.a", "c").commit()
+        change(delivered)
+        with pytest.raises(TableLeftOutError, match=r"column xs .* was array<struct<c:"):
+            delivered.write(output)
+    delivered.run(CATALOG, on_schema_change="lenient", **options)
+    found = {row["id"]: row["xs"] for row in by_duckdb(metadata(delivered, "public/orders"))}
+    assert found == {**{number: [{"c": number, "b": f"n{number}"}] for number in range(3)}, 4: None}
 
 
 def _encrypted(found: dict[str, Any]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -193,7 +195,25 @@ def test_each_deletion_vector_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert len(paths) == 2
 
 
-def test_members_of_structs_are_found_by_their_ids(tmp_path: Path) -> None:
+def _map(kind: pa.DataType) -> pa.DataType:
+    return pa.map_(pa.field("key", pa.string(), nullable=False), kind)
+
+
+@pytest.mark.parametrize(
+    ("nested", "value"),
+    [
+        (lambda kind: kind, lambda row: row),
+        (pa.list_, lambda row: [None, row]),
+        (_map, lambda row: [("k", row), ("none", None)]),
+        (lambda kind: pa.list_(_map(kind)), lambda row: [[("k", row)], None, []]),
+    ],
+    ids=["struct", "list", "map", "list of maps"],
+)
+def test_members_of_structs_are_found_by_their_ids(
+    tmp_path: Path,
+    nested: Callable[[pa.DataType], pa.DataType],
+    value: Callable[[dict[str, Any] | None], Any],
+) -> None:
     """Others may rename one, give its name to another, or put them in another order."""
 
     def layout(**members: tuple[pa.DataType, int]) -> FileLayout:
@@ -203,20 +223,21 @@ def test_members_of_structs_are_found_by_their_ids(tmp_path: Path) -> None:
             each.with_metadata({"PARQUET:field_id": str(number)})
             for each, number in zip(fields, ids, strict=True)
         ]
-        column = FileColumn("row", "row", pa.struct(fields), 1, stored=pa.struct(stored))
+        kind, in_files = nested(pa.struct(fields)), nested(pa.struct(stored))
+        column = FileColumn("row", "row", kind, 1, stored=in_files)
         rules = IcebergFormat(str(tmp_path), 2, 0)
         return FileLayout((column,), (), (), "", "", (), False, format=rules)
 
     text, store = pa.string(), open_file_store(str(tmp_path))
     before = layout(a=(text, 2), b=(text, 3), n=(pa.int32(), 4), gone=(text, 5))
-    rows = [{"a": "1", "b": "2", "n": 3, "gone": "4"}, None, {"b": "5"}]
+    rows = [value({"a": "1", "b": "2", "n": 3, "gone": "4"}), None, value({"b": "5"})]
     written = pa.table({"row": pa.array(rows, before.schema.field("row").type)})
     (file,) = ParquetFileWriter(store, before).write(written)
     after = layout(b=(text, 2), n=(pa.int64(), 4), a=(text, 6), c=(text, 3))
     for numbers in (None, np.array([0, 1, 2])):
         found = DataFileReader(store, after).read(file, rows=numbers)
         assert found["row"].to_pylist() == [
-            {"b": "1", "n": 3, "a": None, "c": "2"},
+            value({"b": "1", "n": 3, "a": None, "c": "2"}),
             None,
-            {"b": None, "n": None, "a": None, "c": "5"},
+            value({"b": None, "n": None, "a": None, "c": "5"}),
         ]

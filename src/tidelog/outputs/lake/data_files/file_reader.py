@@ -69,8 +69,8 @@ def from_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
 
 
 def _members_by_id(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return structs with the members of ``kind``, found by their field ids: others may have
-    renamed one, or given its name to another. Without ids they stay as they are.
+    """Return structs, however deep, with the members of ``kind``, found by their field ids: others
+    may have renamed one, or given its name to another. Without ids they stay as they are.
     """
     if values.type.equals(kind, check_metadata=True) or not values.num_chunks:
         return values
@@ -78,6 +78,15 @@ def _members_by_id(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArra
 
 
 def _by_id(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    is_list, is_map = pa.types.is_list(kind), pa.types.is_map(kind)
+    if is_list and hasattr(values.type, "value_field"):  # Arrow has several kinds of lists
+        values = values.cast(pa.list_(values.type.value_field))
+        elements = _by_id(values.values, kind.value_type)
+        return _with_child(values, pa.list_(elements.type), elements)
+    if is_map and pa.types.is_map(values.type):
+        keys, items = _by_id(values.keys, kind.key_type), _by_id(values.items, kind.item_type)
+        entries = pa.StructArray.from_arrays([keys, items], ["key", "value"])
+        return _with_child(values, pa.map_(keys.type, items.type), entries)
     if not pa.types.is_struct(values.type) or not (found := _field_ids(values.type)):
         return values
     names = [found.get(number) for number in _field_ids(kind)]
@@ -89,6 +98,12 @@ def _by_id(values: pa.Array, kind: pa.DataType) -> pa.Array:
     ]
     nulls = values.is_null() if values.null_count else None
     return pa.StructArray.from_arrays(members, [member.name for member in kind], mask=nulls)
+
+
+def _with_child(values: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
+    """Return lists or maps with other elements or entries, as many."""
+    buffers = values.buffers()[:2]
+    return pa.Array.from_buffers(kind, len(values), buffers, offset=values.offset, children=[child])
 
 
 def _has_required(kind: pa.DataType) -> bool:
@@ -103,11 +118,7 @@ def _filled(values: pa.Array, stored: pa.DataType) -> pa.Array:
     if not _has_required(stored):
         return values
     if pa.types.is_list(stored):
-        elements = _filled(values.values, stored.value_type)
-        buffers = values.buffers()[:2]
-        return pa.Array.from_buffers(
-            values.type, len(values), buffers, offset=values.offset, children=[elements]
-        )
+        return _with_child(values, values.type, _filled(values.values, stored.value_type))
     members = [
         _filled(each, member.type) if member.nullable else each.fill_null(b"")
         for each, member in zip(values.flatten(), stored, strict=True)

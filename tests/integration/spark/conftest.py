@@ -26,6 +26,9 @@ SHARED = {
     "spark.default.parallelism": "2",
     # Tests bring few rows: to compile Spark's code thoroughly took a quarter of their CPU.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # A user's VACUUM with RETAIN 0 HOURS, which takes minutes with Spark's default of 10,000.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 
 

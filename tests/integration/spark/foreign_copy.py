@@ -1,10 +1,10 @@
-"""A random copy whose table users write to by delta-rs, or alter."""
+"""Random tables of a lake that users write to by delta-rs or by Spark, or alter."""
 
 from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -22,19 +22,28 @@ PROPERTIES = {
     "delta.columnMapping.mode": "name",
 }
 B = Decimal("77.00")  # of keys that the source does not have
+RESTORES = "restores version"
+
+
+def setting(name: str) -> str:
+    return f"ALTER TABLE {{}} SET TBLPROPERTIES ('{name}' = '{PROPERTIES[name]}')"
 
 
 class SharedCopy(RandomCopy):
-    """Users insert, update and delete rows of keys that the source does not have, and rewrite all
-    rows; the copy keeps them.
+    """Users restore versions, remove the files of older ones, rewrite all rows, and insert, update
+    and delete rows of keys that the source does not have, which the copy keeps.
 
     Attributes:
         theirs: values of ``v`` by ``a`` of the key.
+        known: the same, by versions.
+        whole: since this version, no file was removed.
     """
 
     def __init__(self, lake: Lake, source: RandomTable, rng: random.Random, **options: Any) -> None:
         super().__init__(lake, source, rng, **options)
         self.theirs: dict[str, str] = {}
+        self.known: dict[int, dict[str, str]] = {}
+        self.whole = 1
         self._count = 0
 
     def wanted(self) -> dict[Key, dict[str, Any]]:
@@ -45,38 +54,66 @@ class SharedCopy(RandomCopy):
         return [self._fail, self._drive, *(3 * [self._act])]
 
     def acts(self) -> list[Callable[[], None]]:
-        return [self._insert, self._update, self._delete, self.update_nothing, self.optimize]
+        of_rows = [self._insert, self._update, self._delete, self.update_nothing]
+        return [*of_rows, self.optimize, self._restore]
 
-    def _act(self) -> None:
-        act = self.rng.choice(self.acts())
-        self.acted.append(f"their {act.__name__}")
+    def between(self) -> None:
+        self._act([self._restore, self._vacuum])
+
+    def catch_up(self) -> None:
+        """What a RESTORE behind the last batch took away comes by the next start."""
+        before = len(self.acted)
+        super().catch_up()
+        if any(RESTORES in each for each in self.acted[before:]):
+            self.restart()
+
+    def _act(self, acts: Sequence[Callable[[], None]] = ()) -> None:
+        now = self.version()
+        self.known |= dict.fromkeys(range(len(self.known), now + 1), self.theirs)
+        act = self.rng.choice(acts or self.acts())
+        self.acted.append(f"their {act.__name__} after version {now}")
         act()
+
+    def version(self) -> int:
+        return int(DeltaTable(self.place).version())
 
     def _next(self) -> str:
         self._count += 1
         return f"theirs {self._count}"
 
     def _insert(self) -> None:
-        for _ in range(self.rng.randint(1, 3)):
-            a = self._next()
-            self.insert(a, a)
-            self.theirs[a] = a
+        added = [self._next() for _ in range(self.rng.randint(1, 3))]
+        self.insert(added)
+        self.theirs = self.theirs | {a: a for a in added}
 
     def _update(self) -> None:
         if self.theirs:
             a = self.rng.choice(list(self.theirs))
             v = self._next()
             self.update(v, f"a = '{a}'")
-            self.theirs[a] = v
+            self.theirs = self.theirs | {a: v}
 
     def _delete(self) -> None:
         if self.theirs:
-            a = self.rng.choice(list(self.theirs))
-            self.delete(f"a = '{a}'")
-            del self.theirs[a]
+            deleted = self.rng.choice(list(self.theirs))
+            self.delete(f"a = '{deleted}'")
+            self.theirs = {a: v for a, v in self.theirs.items() if a != deleted}
+
+    def _restore(self) -> None:
+        now = self.version()
+        if now > self.whole:
+            version = self.rng.randint(max(self.whole, now - 4), now - 1)
+            self.acted.append(f"{RESTORES} {version}")
+            self.restore(version)
+            self.theirs = self.known[version]
+
+    def _vacuum(self) -> None:
+        self.vacuum()
+        self.whole = self.version()
 
     @abstractmethod
-    def insert(self, a: str, v: str) -> None: ...
+    def insert(self, values: list[str]) -> None:
+        """Rows with the same ``a`` and ``v``."""
 
     @abstractmethod
     def update(self, v: str, where: str) -> None: ...
@@ -91,6 +128,12 @@ class SharedCopy(RandomCopy):
     @abstractmethod
     def optimize(self) -> None: ...
 
+    @abstractmethod
+    def restore(self, version: int) -> None: ...
+
+    @abstractmethod
+    def vacuum(self) -> None: ...
+
 
 class CopyOfDeltaRs(SharedCopy):
     """delta-rs does not write where there are vectors, or what it does not know."""
@@ -98,8 +141,8 @@ class CopyOfDeltaRs(SharedCopy):
     def acts(self) -> list[Callable[[], None]]:
         return super().acts() if self.is_known_to_delta_rs() else [self._rewrite]
 
-    def insert(self, a: str, v: str) -> None:
-        columns = {"a": [a], "b": pa.array([B], pa.decimal128(9, 2)), "v": [v]}
+    def insert(self, values: list[str]) -> None:
+        columns = {"a": values, "b": pa.array(len(values) * [B], pa.decimal128(9, 2)), "v": values}
         write_deltalake(self.place, pa.table(columns), mode="append", schema_mode="merge")
 
     def update(self, v: str, where: str) -> None:
@@ -114,6 +157,47 @@ class CopyOfDeltaRs(SharedCopy):
     def optimize(self) -> None:
         DeltaTable(self.place).optimize.compact()
 
+    def restore(self, version: int) -> None:
+        DeltaTable(self.place).restore(version)
+
+    def vacuum(self) -> None:
+        DeltaTable(self.place).vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+class CopyOfSpark(SharedCopy):
+    """Users also set properties, and cluster."""
+
+    def acts(self) -> list[Callable[[], None]]:
+        return [*super().acts(), self._alter]
+
+    def _alter(self) -> None:
+        clustering = f"ALTER TABLE {{}} CLUSTER BY {self.rng.choice(['NONE', '(b)', '(n, a)'])}"
+        self.sql(self.rng.choice([clustering, *map(setting, PROPERTIES)]))
+
+    def insert(self, values: list[str]) -> None:
+        rows = ", ".join(f"('{a}', {B}, '{a}')" for a in values)
+        self.sql(f"INSERT INTO {{}} (a, b, v) VALUES {rows}")
+
+    def update(self, v: str, where: str) -> None:
+        self.sql(f"UPDATE {{}} SET v = '{v}' WHERE {where}")
+
+    def delete(self, where: str) -> None:
+        self.sql(f"DELETE FROM {{}} WHERE {where}")
+
+    def update_nothing(self) -> None:
+        self.sql("UPDATE {} SET v = v")
+
+    def optimize(self) -> None:
+        clustered = "clustering" in self.opened().protocol.writer_features
+        orders = ["OPTIMIZE {}" if clustered else "OPTIMIZE {} ZORDER BY (a)"]
+        self.sql(self.rng.choice([*orders, "OPTIMIZE {}", "REORG TABLE {} APPLY (PURGE)"]))
+
+    def restore(self, version: int) -> None:
+        self.sql(f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
+
+    def vacuum(self) -> None:
+        self.sql("VACUUM {} RETAIN 0 HOURS")
+
 
 class AlteredCopy(RandomCopy):
     """Properties and clusters are drawn for the new table, and altered later."""
@@ -124,12 +208,9 @@ class AlteredCopy(RandomCopy):
 
     def between(self) -> None:
         """Half of the properties that are left. The output clusters as its options say."""
-        chosen = [self.unset.pop() for _ in range((len(self.unset) + 1) // 2)]
+        for _ in range((len(self.unset) + 1) // 2):
+            self.sql(setting(self.unset.pop()))
         columns = self.rng.choice([(), ("b",), ("n", "a")])
-        self.acted.append(f"altered: {chosen}, clustered by {columns}")
-        if chosen:
-            values = ", ".join(f"'{name}' = '{PROPERTIES[name]}'" for name in chosen)
-            self.lake.spark.sql(f"ALTER TABLE delta.`{self.place}` SET TBLPROPERTIES ({values})")
+        self.acted.append(f"clustered by {columns}")
         self.options["cluster_by"] = {str(self.table): columns} if columns else {}
-        self.output.close()
-        self.output = self._open()
+        self.restart()

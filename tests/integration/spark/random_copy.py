@@ -49,6 +49,10 @@ class RandomCopy:
         output.prepare(self.lake.built.log.generation)
         return output
 
+    def restart(self) -> None:
+        self.output.close()
+        self.output = self._open()
+
     def close(self) -> None:
         self.output.close()
         self.other.close()
@@ -67,8 +71,7 @@ class RandomCopy:
                     failures += 1
                     assert failures < MOST_FAILURES, self.acted[-MOST_FAILURES:]
                     if rng.random() < 0.5:
-                        self.output.close()
-                        self.output = self._open()
+                        self.restart()
                     continue
             self.acted.append(f"batch {start} to {cut}")
             self.done = cut
@@ -104,6 +107,11 @@ class RandomCopy:
         self.acted.append(f"another driver up to {until}")
         with failpoints.arm(dict.fromkeys(self.points, lambda: None)), suppress(TidelogError):
             self.other.write(batch_of(log, self.done, until))
+
+    def sql(self, statement: str) -> None:
+        """By Spark; ``{}`` is the table."""
+        self.acted.append(statement)
+        self.lake.spark.sql(statement.format(f"delta.`{self.place}`"))
 
     # ------------------------------------------------------------ what is there
 

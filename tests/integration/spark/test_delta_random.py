@@ -32,8 +32,8 @@ SHAPE = Shape({"a": "text", "b": "decimal(9,2)"})
 class RandomChanges(RandomCopy):
     """Brings the log into a table of changes."""
 
-    def __init__(self, lake: Lake, source: RandomTable, rng: random.Random) -> None:
-        super().__init__(lake, source, rng, holds={"*.*": "changes"})
+    def __init__(self, lake: Lake, source: RandomTable, rng: random.Random, **options: Any) -> None:
+        super().__init__(lake, source, rng, holds={"*.*": "changes"}, **options)
 
     def _read(self, read: Any) -> Iterator[dict[str, Any]]:
         """The state that the changes give, once they are found to be the source's."""
@@ -54,8 +54,8 @@ class RandomHistory(RandomCopy):
     the columns that it always has.
     """
 
-    def __init__(self, lake: Lake, source: RandomTable, rng: random.Random) -> None:
-        super().__init__(lake, source, rng, holds={"*.*": "history"})
+    def __init__(self, lake: Lake, source: RandomTable, rng: random.Random, **options: Any) -> None:
+        super().__init__(lake, source, rng, holds={"*.*": "history"}, **options)
         self.seen: dict[int, dict[Key, dict[str, Any]]] = {}
 
     def check(self, told: str) -> None:

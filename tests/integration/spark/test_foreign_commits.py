@@ -1,4 +1,4 @@
-"""As `test_delta_random`, while users write to the table by delta-rs, or alter it."""
+"""As `test_delta_random`, while users write to the table by delta-rs or by Spark, or alter it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import random
 
 import pytest
 from tests.integration.spark.conftest import Lake
-from tests.integration.spark.foreign_copy import AlteredCopy, CopyOfDeltaRs
+from tests.integration.spark.foreign_copy import (
+    RESTORES,
+    AlteredCopy,
+    CopyOfDeltaRs,
+    CopyOfSpark,
+)
 from tests.integration.spark.random_copy import play
 from tests.integration.spark.random_table import BATCHES, SEED, RandomTable, Shape
 from tests.integration.spark.test_delta_shapes import fast
@@ -16,7 +21,7 @@ from tests.support.delta_readers import by_spark
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures(fast.__name__)]
 
 SHAPE = Shape({"a": "text", "b": "decimal(9,2)"}, widens=False)
-"""delta-rs writes no table with a widened column."""
+"""delta-rs writes no table with a widened column, and Spark restores none."""
 
 
 def test_the_copy_stays_right_while_users_write_by_delta_rs(lake: Lake, built: BuiltLog) -> None:
@@ -24,7 +29,25 @@ def test_the_copy_stays_right_while_users_write_by_delta_rs(lake: Lake, built: B
     source = RandomTable(built, SHAPE, rng)
     copy = CopyOfDeltaRs(lake, source, rng, deletion_vectors=False)
     play(source, copy, BATCHES)
-    assert copy.theirs
+    assert any(RESTORES in each for each in copy.acted)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "batches"),
+    [
+        (True, BATCHES // 2),
+        pytest.param(True, 2 * BATCHES, marks=pytest.mark.thorough),
+        pytest.param(False, 2 * BATCHES, marks=pytest.mark.thorough),
+    ],
+)
+def test_the_copy_stays_right_while_users_write_by_spark(
+    lake: Lake, built: BuiltLog, vectors: bool, batches: int
+) -> None:
+    rng = random.Random(SEED)
+    source = RandomTable(built, SHAPE, rng)
+    copy = CopyOfSpark(lake, source, rng, deletion_vectors=vectors)
+    play(source, copy, batches)
+    assert any(RESTORES in each for each in copy.acted)
 
 
 @pytest.mark.parametrize(

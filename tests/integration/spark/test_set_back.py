@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputBusyError, OutputRefusedError
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.spark.datasource.segment_rows import batch_of
+from tidelog.system import failpoints
 
 pytestmark = pytest.mark.spark
 
@@ -90,3 +92,29 @@ def test_a_restored_table_gets_what_it_lacks(
     restore(f"VERSION AS OF {last - 1}")
     bring(lake, built)
     assert names() == [*whole, (11, None, None)]
+
+
+def test_a_restore_beside_a_column_that_comes_back_brings_no_old_values(
+    lake: Lake, built: BuiltLog
+) -> None:
+    """It strikes when they have just been removed."""
+    whole = {"id": "int64", "v": "text"}
+    for columns in (whole, {"id": "int64"}):
+        table = built.table("public.t", columns)
+        built.insert(table, str(len(columns)), *(["old"] if "v" in columns else []))
+        built.flush()
+        bring(lake, built)
+    built.insert(built.table("public.t", whole), "3", "new")
+    built.flush()
+    name, last = lake.name("public.t"), lake.commits("public.t") - 1
+    to_come = [lambda: lake.spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {last}"), list]
+
+    def restore() -> None:
+        if to_come:
+            to_come.pop()()
+
+    with failpoints.arm({"delta.commit.before": restore}), suppress(OutputBusyError):
+        bring(lake, built)
+    assert not to_come
+    bring(lake, built)
+    assert lake.rows("public.t") == [(1, None), (2, None), (3, "new")]

@@ -305,10 +305,16 @@ class LakeTable(ABC):
 
     @abstractmethod
     def commit_files(
-        self, changes: Sequence[FileChanges], operation: str, *, data_change: bool
+        self,
+        changes: Sequence[FileChanges],
+        operation: str,
+        *,
+        data_change: bool,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Commit changes of files that are no batch's: ``operation``, as Delta names it. Without
-        ``data_change`` the rows are the same. Raises ConflictError like `commit_settled`.
+        """Commit changes of files that are no batch's, with ``properties``: ``operation``, as Delta
+        names it. Without ``data_change`` the rows are the same. Raises ConflictError like
+        `commit_settled`.
         """
 
     @abstractmethod
@@ -423,16 +429,13 @@ class LakeTable(ABC):
             return
         marked = self.property(MARKED_PROPERTY)
         if marked and marked in self.column_types():
-            self.remove_marked(marked)
-        self.set_property(MARKED_PROPERTY, self.layout.deleted)
+            self._rewrite_files({MARKED_PROPERTY: self.layout.deleted}, marked=marked)
+        else:
+            self.set_property(MARKED_PROPERTY, self.layout.deleted)
 
     def deletes_are_settled(self) -> bool:
         """Is `settle_deletes` done?"""
         return (self.property(MARKED_PROPERTY) or "") == self.layout.deleted
-
-    def remove_marked(self, column: str) -> None:
-        """Delete the rows in which ``column`` is true."""
-        self._rewrite_files(marked=column)
 
     def check_names(self, target: TargetTable) -> None:
         """Raise OutputRefusedError if names differ by case alone, or are ours."""
@@ -441,9 +444,15 @@ class LakeTable(ABC):
     # ------------------------------------------------ rewriting files
 
     def _rewrite_files(
-        self, *, null_columns: tuple[str, ...] = (), marked: str | None = None
+        self,
+        properties: Mapping[str, str],
+        *,
+        null_columns: tuple[str, ...] = (),
+        marked: str | None = None,
     ) -> None:
-        """Rewrite all files, without the rows that are ``marked`` in that column."""
+        """Rewrite all files, without the rows that are ``marked`` in that column. The same commit
+        sets the ``properties`` that say so: others may bring the old rows back after it.
+        """
         for _ in range(COMMIT_TRIES):
             whole = self.files(marked=marked)
             works = [
@@ -453,7 +462,9 @@ class LakeTable(ABC):
             ]
             operation = "DELETE" if marked else "UPDATE"
             try:
-                self.commit_files(self._rewrite(works), operation, data_change=True)
+                self.commit_files(
+                    self._rewrite(works), operation, data_change=True, properties=properties
+                )
             except ConflictError:
                 self._recheck()
             else:

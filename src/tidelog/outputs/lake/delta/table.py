@@ -356,14 +356,18 @@ class DeltaTable(LakeTable):
     def _null_readded_columns(self, columns: ColumnPlan) -> None:
         if columns.dropped == json.loads(self.property(DROPPED_PROPERTY) or "[]"):
             return
+        dropped = json.dumps(columns.dropped)
         if columns.readded and self.layout.holds != "changes":  # they stay as they were
-            # Before the property: a crash between the two repeats this step, but never omits it.
-            self._rewrite_files(null_columns=tuple(columns.readded))
-        self.set_property(DROPPED_PROPERTY, json.dumps(columns.dropped))
+            self._rewrite_files({DROPPED_PROPERTY: dropped}, null_columns=tuple(columns.readded))
+        else:
+            self.set_property(DROPPED_PROPERTY, dropped)
+
+    def _definition(self) -> TableDefinition:
+        return TableDefinition(self.protocol, self.metadata, dict(self.state.domains))
 
     def _define(self, operation: str, change: Callable[[TableDefinition], TableDefinition]) -> None:
         for _ in range(COMMIT_TRIES):
-            before = TableDefinition(self.protocol, self.metadata, dict(self.state.domains))
+            before = self._definition()
             actions = change(before).changes(before)
             if not actions:
                 return
@@ -378,9 +382,17 @@ class DeltaTable(LakeTable):
         raise self._busy_error()
 
     def commit_files(
-        self, changes: Sequence[FileChanges], operation: str, *, data_change: bool
+        self,
+        changes: Sequence[FileChanges],
+        operation: str,
+        *,
+        data_change: bool,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
-        actions = self.actions(changes, data_change=data_change)
+        before = after = self._definition()
+        for name, value in (properties or {}).items():
+            after = after.with_property(name, value)
+        actions = [*after.changes(before), *self.actions(changes, data_change=data_change)]
         if actions:
             failpoints.hit("lake.rewrite.commit")
             self._commits.commit(self.state, actions, operation=operation, parameters={}, note=None)

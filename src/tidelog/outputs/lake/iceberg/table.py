@@ -481,7 +481,6 @@ class IcebergTable(LakeTable):
         return found
 
     def set_property(self, name: str, value: str) -> None:
-        self._state.refresh()  # rows may have gone just before
         if not self._state.commit(properties={name: value}):
             raise self._busy_error()
 
@@ -495,8 +494,9 @@ class IcebergTable(LakeTable):
             change = self._change_of_copy(columns, target)
         else:
             if self.layout.holds == "history" and columns.readded and dropped != known:
-                # Before the property: a crash between the two repeats this step.
-                self._rewrite_files(null_columns=tuple(columns.readded))
+                nulls = tuple(columns.readded)
+                self._rewrite_files({DROPPED_PROPERTY: dropped}, null_columns=nulls)
+                known = dropped
             edits = column_edits(columns, target, self.columns(), self.layout)
             change = SchemaChange(
                 [],
@@ -564,14 +564,21 @@ class IcebergTable(LakeTable):
         failpoints.hit("iceberg.published")
 
     def commit_files(
-        self, changes: Sequence[FileChanges], operation: str, *, data_change: bool
+        self,
+        changes: Sequence[FileChanges],
+        operation: str,
+        *,
+        data_change: bool,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         del operation
         if any(each.added or each.removed or each.marked for each in changes):
             failpoints.hit("lake.rewrite.commit")
             summary = self._ends()
             change = self._change(changes, same_rows=not data_change, summary=summary)
-            self._commit(change, properties={}, expected={})
+            self._commit(change, properties=properties or {}, expected={})
+        elif properties and not self._state.commit(properties=properties):
+            raise ConflictError(f"{self.location}: somebody else committed before")
 
     def _ends(self) -> dict[str, str]:
         """Return the ends of the batches whose rows there are, for the summary of a snapshot with

@@ -35,9 +35,12 @@ INSERT INTO aside VALUES (1);
 
 
 class Shop:
-    """A source, its capture on a thread, and a lake that `deliver` brings up to date."""
+    """A source, its capture on a thread, and a lake that `deliver` brings up to date.
 
-    def __init__(self, spark: Any, dsn: str, directory: Path) -> None:
+    ``output``: its section, without the path.
+    """
+
+    def __init__(self, spark: Any, dsn: str, directory: Path, output: str = "kind: delta") -> None:
         self.spark = spark
         self.sql = psycopg.connect(dsn, autocommit=True)
         self.file = directory / "tidelog.yaml"
@@ -46,7 +49,7 @@ class Shop:
             f"log: {{path: {directory}/log}}\n"
             f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"
             "capture: {flush_ms: 10}\n"
-            f"outputs: [{{kind: delta, path: {directory}/lake, tables: [public.orders]}}]\n"
+            f"outputs: [{{{output}, path: {directory}/lake, tables: [public.orders]}}]\n"
             f"pipeline: {{checkpoint: {directory}/checkpoint}}\n"
         )
         self.config: Config = load_config(self.file)

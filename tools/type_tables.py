@@ -74,9 +74,9 @@ ROWS = (
     Row(("double", "double unsigned"), "bit for bit", "`double`, `real`"),
     Row(("year",), "0 for the zero year"),
     Row(("date",), "[zero dates](#zero-dates) are NULL, but not in keys"),
-    Row(("datetime", "datetime(6)"), "microseconds; no time zone; zero dates are NULL",
+    Row(("datetime", "datetime(6)"), "microseconds; no time zone; zero dates as for `date`",
         "`datetime(0…6)`"),
-    Row(("timestamp", "timestamp(6)"), "microseconds, an instant; zero dates are NULL",
+    Row(("timestamp", "timestamp(6)"), "microseconds, an instant; zero dates as for `date`",
         "`timestamp(0…6)`"),
     Row(("time", "time(3)", "time(6)"), "`-838:59:59` to `838:59:59`, with the column's number of "
         "digits after the point: no time type has negative values", "`time(0…6)`"),

@@ -300,7 +300,8 @@ def _zero_dates(context: CheckContext) -> Iterator[Finding]:
         more = f" and {len(columns) - 1:,} more" if len(columns) > 1 else ""
         text = (
             f"without {' and '.join(missing)} in sql_mode, dates like 0000-00-00 may be stored; "
-            f"outputs get NULL for them: {columns[0]}{more}"
+            "outputs get NULL for them, in a key a date before Christ of its own: "
+            f"{columns[0]}{more}"
         )
         yield Finding("zero dates", "ok", text)
 

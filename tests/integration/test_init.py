@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import psycopg
 import pytest
@@ -186,6 +186,82 @@ def test_options_say_all_and_the_script_says_who_runs_it(shop: str, tmp_path: Pa
     assert [output.kind for output in written.outputs] == ["files", "postgres"]
     with psycopg.connect(shop, autocommit=True) as sql:
         sql.execute("DROP ROLE init_reader")
+
+
+ODD = "my.sh'o\"p`s"
+"""A name with a dot and each kind of quote."""
+
+
+def script_of(printed: str) -> list[str]:
+    """The lines of SQL that init printed, also those for a person to review."""
+    script = re.sub("^--   (?=[A-Z]+ )", "", printed.partition("next:")[0], flags=re.MULTILINE)
+    lines = script[re.search("^-- (as|by hand)", script, re.MULTILINE).start() :].splitlines()
+    ignored = ("--", "ALTER SYSTEM")  # the second names nothing, and must be alone
+    return [
+        each.replace("(...)", "hunter2")
+        for each in filter(None, lines)
+        if not each.startswith(ignored)
+    ]
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["no role", "a role without rights"])
+def test_the_script_for_names_with_dots_and_quotes_runs_as_printed(
+    database: str, tmp_path: Path, exists: bool
+) -> None:
+    role = names.Identifier(ODD)
+    with psycopg.connect(database, autocommit=True) as sql:
+        sql.execute(names.SQL("CREATE SCHEMA {}").format(role))
+        for table in ("a.b", "c\"d'e"):
+            name = names.Identifier(ODD, table)
+            sql.execute(names.SQL("CREATE TABLE {} (id int PRIMARY KEY)").format(name))
+        if exists:
+            sql.execute(names.SQL("CREATE ROLE {} LOGIN PASSWORD 'hunter2'").format(role))
+        parts = urlsplit(database)
+        user, place = quote(ODD, safe=""), parts.netloc.rpartition("@")[2]
+        url = parts._replace(netloc=f"{user}:hunter2@{place}").geturl()
+        file = tmp_path / "tidelog.yaml"
+        pattern = '"my.sh\'o""p`s".*'
+        try:
+            for _ in range(4):
+                done = run("init", str(file), "--force", "--url", url, "--table", pattern)
+                if not done.returncode:
+                    break
+                script = script_of(done.stdout)
+                assert script, done.stdout + done.stderr
+                sql.execute("\n".join(script).encode())
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "2 tables" in done.stdout
+        finally:
+            if sql.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [ODD]).fetchone():
+                sql.execute(names.SQL("DROP OWNED BY {}; DROP ROLE {}").format(role, role))
+
+
+def test_the_script_for_a_database_with_a_dot_and_quotes_runs_as_printed(
+    mysql_family: MySqlFamilyServer, tmp_path: Path
+) -> None:
+    """For an account that does not exist, then for one that may not read."""
+    database, user = f"`{ODD.replace('`', '``')}`", "o'd\\.o"
+    account = r"'o\'d\\.o'@'%'"
+    mysql_family.execute(f"CREATE DATABASE {database}")
+    try:
+        mysql_family.execute(f"CREATE TABLE {database}.`a.b` (id int PRIMARY KEY)")
+        parts = urlsplit(mysql_family.dsn(ODD))
+        netloc = f"{quote(user)}:hunter2@{parts.netloc.rpartition('@')[2]}"
+        url = parts._replace(netloc=netloc, path=f"/{quote(ODD, safe='')}").geturl()
+        file = tmp_path / "tidelog.yaml"
+        for _ in range(4):
+            done = run("init", str(file), "--force", "--url", url)
+            if not done.returncode:
+                break
+            script = script_of(done.stdout)
+            assert script, done.stdout + done.stderr
+            for statement in script:
+                mysql_family.execute(statement.removesuffix(";"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "1 table in" in done.stdout
+    finally:
+        mysql_family.execute(f"DROP DATABASE {database}")
+        mysql_family.execute(f"DROP USER IF EXISTS {account}")
 
 
 class Terminal:

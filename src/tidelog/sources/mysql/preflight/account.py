@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Literal
 
 import pymysql
@@ -18,7 +18,7 @@ from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.model.dump_options import DumpMode
 from tidelog.model.patterns import EXCLUDE
-from tidelog.model.schema import backticked
+from tidelog.model.schema import TableName, backticked
 from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
 from tidelog.sources.mysql.connect import Connection
@@ -95,7 +95,8 @@ class _Grant:
 
 def account_name(user: str, host: str) -> str:
     """Return the account as SQL writes it."""
-    return "@".join("'" + part.replace("'", "''") + "'" for part in (user, host))
+    quoted = (re.sub(r"(['\\])", r"\1\1", part) for part in (user, host))
+    return "@".join(f"'{part}'" for part in quoted)
 
 
 class Grants:
@@ -268,10 +269,17 @@ def _blocking_dumps(context: CheckContext) -> Iterator[Finding]:
 
 def narrowest_grant(pattern: str) -> tuple[str | None, str | None]:
     """Return database and table of a grant for what the pattern matches; None: every one."""
-    database, _, table = pattern.partition(".")
+    database, table = _names_in(pattern)
     if "*" in database:
         return None, None
     return database, None if "*" in table else table
+
+
+def _names_in(pattern: str) -> tuple[str, str]:
+    try:
+        return astuple(TableName.parse(pattern.removeprefix(EXCLUDE)))
+    except ValueError:  # "*"
+        return "*", "*"
 
 
 def open_grants(grants: Grants, patterns: Sequence[str]) -> list[str]:
@@ -280,8 +288,8 @@ def open_grants(grants: Grants, patterns: Sequence[str]) -> list[str]:
     """
     tables = dict.fromkeys(
         name if "*" not in name else None
-        for database, _, name in (pattern.partition(".") for pattern in patterns)
-        if "*" in database and not database.startswith(EXCLUDE)
+        for database, name in (_names_in(each) for each in patterns if not each.startswith(EXCLUDE))
+        if "*" in database
     )
     if not tables:
         return []

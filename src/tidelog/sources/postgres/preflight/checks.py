@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
 
 from psycopg.conninfo import conninfo_to_dict
 
 from tidelog.codecs.postgres.pgoutput import lsn_text
 from tidelog.errors import ConfigError, PreflightError, TidelogError
 from tidelog.model.patterns import EXCLUDE
-from tidelog.model.schema import double_quoted
+from tidelog.model.schema import TableName, double_quoted
 from tidelog.sources.findings import (
     SPARE_CONNECTIONS,
     SUPERUSER,
@@ -40,7 +41,7 @@ from tidelog.sources.postgres.stream.standby import standby_findings
 
 # What a role needs that the server refused.
 
-_NAMED = re.compile(r'(?P<schema>[^!"*.][^*.]*)\.(?P<table>\*|[^*.]+)')
+_NAMED = re.compile(r'(?:[^!"*.][^*.]*\.(?:\*|[^*.]+)|"(?:[^"]|"")+"\.(?:\*|[^*]+))')
 """A pattern of one table, or of all tables of one schema."""
 
 
@@ -83,10 +84,11 @@ def _create_role(
     excluding = any(pattern.startswith(EXCLUDE) for pattern in tables)
     schemas = set()
     for pattern in tables:
-        named = _NAMED.fullmatch(pattern)
-        if named is None or (named["table"] == "*" and excluding):
+        if not _NAMED.fullmatch(pattern):
             continue
-        schema, table = named["schema"], named["table"]
+        schema, table = astuple(TableName.parse(pattern))
+        if table == "*" and excluding:
+            continue
         if schema not in schemas:
             schemas.add(schema)
             yield f"GRANT USAGE ON SCHEMA {double_quoted(schema)} TO {role};"

@@ -44,7 +44,8 @@ class Cli:
     def write(self, name: str, url: str) -> None:
         (self.directory / name).write_text(
             f"source: {{kind: postgres, url: '{url}',\n"
-            "  tables: ['app.*', 'we*.*', 'nowhere.*', '!app.hiden', '!*.hidden']}\n"
+            "  tables: ['app.*', 'we*.*', 'nowhere.*', '!app.hiden', '!*.hidden'],\n"
+            "  keys: {app.no_kye: [a], app.hidden: [id]}}\n"
             "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
             "capture: {flush_ms: 10, lease_ms: 1500}\n",
             encoding="utf-8",
@@ -112,6 +113,9 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         assert "'app.*', others" not in checked
         assert "source.tables: '!app.hiden' excludes no table, others do" in checked
         assert "'!*.hidden'" not in checked
+        assert "source.keys: no captured table matches 'app.no_kye', others do" in checked
+        assert "did you mean app.no_key? Correct it" in checked
+        assert "source.keys: no captured table matches 'app.hidden', others do" in checked
         standby = cli.start("capture", "tidelog.yaml", "--json")
         try:
             assert standby.stdout is not None
@@ -158,6 +162,9 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         told = capture.communicate()[1]
         assert told.count("no table matches 'nowhere.*'; one that is created later is") == 1
         assert told.count("'!app.hiden' excludes no table; one that is created later is") == 1
+        assert (
+            told.count("matches 'app.no_kye'; one that is created later is read by this key") == 1
+        )
         capture = cli.start("capture", "tidelog.yaml")
         cli("set", "delay=0ms", "--timeout", "20")
         assert (

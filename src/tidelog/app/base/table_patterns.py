@@ -31,7 +31,7 @@ from tidelog.ports import Catalogue, SchemaRegistry
 
 logger = logging.getLogger(__name__)
 
-SOURCE_TABLES = "source.tables"
+SOURCE_TABLES, SOURCE_KEYS = "source.tables", "source.keys"
 WRONG_EXCLUSION = "Correct it, or leave it out; with * in the column's name it may match none"
 
 
@@ -58,14 +58,16 @@ def choose_tables(
 def unmatched_patterns(config: Config, catalogue: Catalogue) -> Iterator[tuple[str, str]]:
     """Yield the configured patterns that match no table: misspelled, or for future tables.
 
-    Each with its place: `SOURCE_TABLES`, whose patterns are about all tables of the source, or the
-    ``tables`` of an output, about those that are captured. What an output excludes may as well be
-    excluded from capture.
+    Each with its place: `SOURCE_TABLES`, whose patterns are about all tables of the source, or
+    `SOURCE_KEYS` and the ``tables`` of an output, about those that are captured. What an output
+    excludes may as well be excluded from capture.
     """
     for pattern in dict.fromkeys(config.source.tables):
         if not catalogue.tables([pattern.removeprefix(EXCLUDE)]):
             yield SOURCE_TABLES, pattern
     captured = catalogue.tables(config.source.tables)
+    for pattern in patterns_without_table(config.source.keys, captured):
+        yield SOURCE_KEYS, pattern
     for output in config.outputs:
         for pattern in patterns_without_table(output.tables, captured):
             if pattern.startswith(EXCLUDE) and catalogue.tables([pattern.removeprefix(EXCLUDE)]):
@@ -84,9 +86,8 @@ def log_unmatched(config: Config, catalogue: Catalogue) -> None:
         return  # the next user of the catalogue reports the error
     for place, pattern, advice in found:
         of = "table" if place == SOURCE_TABLES else "captured table"
-        does = "left out" if pattern.startswith(EXCLUDE) else "captured"
-        if place != SOURCE_TABLES and does == "captured":
-            does = "delivered"
+        does = {SOURCE_TABLES: "captured", SOURCE_KEYS: "read by this key"}.get(place, "delivered")
+        does = "left out" if pattern.startswith(EXCLUDE) else does
         text = unmatched_text(pattern, of)
         advice = advice or f"one that is created later is {does}"
         logger.warning("%s: %s; %s", place, text, advice)

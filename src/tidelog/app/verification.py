@@ -309,7 +309,7 @@ def verify_outputs(
     output is behind, up to three minutes after its last progress.
 
     ``on_partial`` is called before an error, or KeyboardInterrupt, is raised that ends it early:
-    with the report of what was compared, and what was ``not_compared``, if anything was compared.
+    with the report of what was compared, if anything was, and what was ``not_compared``.
     """
     on_progress, on_partial = on_progress or ignore_status, on_partial or ignore_status
     config = as_config(config)
@@ -327,13 +327,13 @@ def verify_outputs(
         source = ComparedSource(config, kind)
         try:
             on_progress({"stage": "Spark starts"})
-            spark = _session(config)
             planned = [
                 f"{table} in {each.name}"
                 for each in sections
                 for table in chosen
                 if is_compared(each, table)
             ]
+            spark = _session(config)
 
             def counts() -> dict[str, int]:
                 return {"done": len(reports) + len(skipped.named), "of": len(planned)}
@@ -354,13 +354,13 @@ def verify_outputs(
                         reports.append(TableComparison(section.name, **values, repair=requested))
                 reports += skipped.left_out
                 skipped.left_out.clear()
-        except BaseException:
+        except BaseException as error:
             reports += skipped.left_out
-            if reports:
+            if reports or isinstance(error, KeyboardInterrupt):
                 done = {each.copy for each in reports}
                 rest = tuple(name for name in planned if name not in done)
                 on_partial(_verification(reports, rest, equal=False))
-                if source.state is not None:
+                if reports and source.state is not None:
                     missed = [name for name in rest if name not in skipped.keyless]
                     store_results(source.state, reports, missed, whole=False)
             raise
@@ -504,6 +504,7 @@ class ComparedSource:
         self._readers: list[DigestReader] = [
             self._kind.digests() for _ in range(min(2, config.dump.parallelism))
         ]
+        self._closed = False
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
         exists = state_exists(config.state.location)
         self.state = open_state(config.state.location) if exists else None
@@ -519,6 +520,7 @@ class ComparedSource:
         self.on_stage: Callable[[TableName, str], None] = lambda _table, _stage: None
 
     def close(self) -> None:
+        self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         for reader in self._readers:
             reader.close()
@@ -639,7 +641,7 @@ class ComparedSource:
 
         def work_on(reader: DigestReader) -> None:
             try:
-                while (item := next(waiting, None)) is not None:
+                while not self._closed and (item := next(waiting, None)) is not None:
                     results[item[0]] = work(reader, item[1])
             except BaseException:
                 deque(waiting, maxlen=0)  # no thread starts another one

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -245,6 +246,22 @@ def log(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _for_screen(report: Verification) -> dict[str, Any]:
+    """Return the report with one row for each copy that was not compared, and the reason."""
+    found = {}
+    for name in report.not_compared or ():
+        copy, _, reason = name.partition(" (")
+        found[copy] = reason.removesuffix(")") or "verify ended first"
+    for each in report.tables:
+        if each.left_out or (each.is_incomplete and not (each.rows or each.unsettled)):
+            found[each.copy] = each.note.removeprefix("not compared: ")
+    compared = tuple(each for each in report.tables if each.copy not in found)
+    document = replace(report, tables=compared, not_compared=None).to_dict()
+    rows = [{"copy": copy, "reason": reason} for copy, reason in found.items()]
+    return {**document, "not_compared": rows} if rows else document
+
+
+@terminal.interrupted_by_sigterm()
 def verify(
     config: ConfigFile,
     table: Tables = None,
@@ -256,8 +273,8 @@ def verify(
 ) -> None:
     """Compare source and outputs, and list the keys that differ. Exits 1 if any does.
 
-    If Ctrl-C or an error ends it early, it prints the results so far, with what was not compared,
-    and exits 130 or as the error does.
+    If Ctrl-C, SIGTERM or an error ends it early, it prints the results so far, with what was not
+    compared, and exits 130 or as the error does.
     """
     loaded = arguments.load(config, unread=("control",))
     from tidelog import app
@@ -266,6 +283,10 @@ def verify(
 
     piped = not sys.stdout.isatty()  # a pipe gets the report alone
     partial: list[Verification] = []
+
+    def show(report: Verification) -> None:
+        terminal.show(report.to_dict() if as_json else _for_screen(report), as_json=as_json)
+
     try:
         with live_area(wanted=not as_json) as area, ExitStack() as to:
             view = ProgressView(area, error=piped)
@@ -288,9 +309,11 @@ def verify(
                 on_progress=given,
                 on_partial=partial.append,
             )
-    except BaseException:
+    except BaseException as error:
         if partial:
-            terminal.show(partial[0].to_dict(), as_json=as_json)
+            show(partial[0])
+        elif isinstance(error, KeyboardInterrupt):
+            terminal.print_sentence("nothing was compared", error=True)
         raise
-    terminal.show(report.to_dict(), as_json=as_json)
+    show(report)
     exit_unless(report.equal)

@@ -414,6 +414,16 @@ def stop_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C: raise KeyboardInterrupt."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 _ADVICE = {
     Policy.RETRY: "this may pass: try again",
     Policy.VOID: "this may pass: try again",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -65,6 +68,48 @@ def test_an_error_or_ctrl_c_keeps_the_results_of_the_other_tables(
     equal, note = found["public.b"]
     assert not equal
     assert note.startswith("not compared: ")
+
+
+HEEDED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""Python ignores Ctrl-C where its parent does, as a job in a shell's background does."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_a_list_of_what_was_not_compared(
+    postgres16: PostgresServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    """While it waits for a pipeline that nobody runs."""
+    dsn = postgres16.create_database("ended")
+    postgres16.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)", "ended")
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: '{dsn}', slot: ended}}\n"
+        f"log: {{path: {tmp_path}/log}}\n"
+        f"state: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
+        f"outputs: [{{kind: delta, path: {tmp_path}/lake}}]\n"
+    )
+    config = load_config(file)
+    program = [sys.executable, "-c", f"{HEEDED}; from tidelog.cli import main; main()"]
+    try:
+        with tidelog.CaptureGroup([config], pipelines=False):
+            wait_for_dump(config)
+            verify = subprocess.Popen(
+                [*program, "verify", str(file)],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            assert verify.stderr is not None
+            for line in verify.stderr:
+                if "waits for the output" in line:
+                    break
+            verify.send_signal(number)
+            printed, _ = verify.communicate(timeout=30)
+    finally:
+        postgres16.drop_database("ended")
+    assert (verify.returncode, printed) == (
+        130,
+        "equal: no\ntables: -\n"
+        'not_compared: copy="public.a in delta" reason="verify ended first"\n',
+    )
 
 
 def without_key_of_c(file: Path) -> Config:

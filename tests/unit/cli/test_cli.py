@@ -575,10 +575,34 @@ def test_an_interrupted_verify_shows_what_it_has(
     runtime.verify = verify  # type: ignore[attr-defined]
     assert invoke("verify", config) == 130
     assert capsys.readouterr().out == (
-        "equal: no\nnot_compared: a.c in lake\ntables: output=lake table=a.b equal=yes rows=2 "
+        "equal: no\ntables: output=lake table=a.b equal=yes rows=2 "
         'missing=0 surplus=0 different=0 unsettled=0 keys=- method="" because="" ranges=0 '
-        'ranges_read=0 note=""\n'
+        'ranges_read=0 note=""\nnot_compared: copy="a.c in lake" reason="verify ended first"\n'
     )
+
+
+def test_a_copy_that_was_not_compared_is_not_shown_as_unequal_with_zeros(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = [
+        {"table": "a.b", "equal": False, "note": "not compared: it is lost"},
+        {"table": "a.c", "equal": False, "note": "the output leaves it out: no", "left_out": True},
+        {"table": "a.d", "equal": False, "rows": 7, "different": 1},
+    ]
+    runtime.answers["verify"] = {"equal": False, "tables": tables}
+    assert invoke("verify", config) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith(
+        "tables: output=lake table=a.d equal=no rows=7 missing=0 surplus=0 d"
+    )
+    assert lines[2:] == [
+        'not_compared: copy="a.b in lake" reason="it is lost"',
+        'not_compared: copy="a.c in lake" reason="the output leaves it out: no"',
+    ]
+    assert invoke("verify", config, "--json") == 1
+    assert [table["equal"] for table in json.loads(capsys.readouterr().out)["tables"]] == [
+        False
+    ] * 3
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,12 @@ _GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
 
 
 def error_class_of(error: Exception) -> str:
-    """Return an error's type and Spark's error class, or Java's classes; not its text, which may
-    contain values.
+    """Return the classes of an error, and the system's reason, or that a file is lost; not its
+    text, which may contain values.
     """
-    get_condition = getattr(error, "getCondition", None)
-    condition = get_condition() if get_condition is not None else None
-    if isinstance(error, errors.Py4JJavaError):
-        condition, cause = "", error.java_exception
-        while cause is not None:
-            condition += f"{': ' if condition else ''}{cause.getClass().getSimpleName()}"
-            cause = cause.getCause()
+    what = errors.error_classes(error)
     reason = errors.system_error(error)
-    what = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
-    if not reason and condition and _GONE.search(condition):
+    if not reason and _GONE.search(what):
         reason = LOST_FILE  # files that can't be opened are handled before
     return f"{reason}: {what}" if reason else what
 

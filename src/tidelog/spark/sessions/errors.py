@@ -304,13 +304,31 @@ def application_ended_error() -> SparkGoneError:
 def describe_error(error: BaseException) -> str:
     """Describe an error without its own text, which may contain values."""
     reason = system_error(error)
-    found = f"{type(error).__name__}{f': {reason}' if reason else ''}"
+    found = f"{error_classes(error)}{f': {reason}' if reason else ''}"
     if type(error).__module__.startswith(("pyspark", "py4j")):
-        return f"{found}; Spark's log has more"
+        return (
+            f"{found}; run it with `tidelog --log-level info`: Spark's log, on standard error, "
+            "then has more"
+        )
     frames = traceback.extract_tb(error.__traceback__)
     return (
         f"{found} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else found
     )
+
+
+def error_classes(error: BaseException) -> str:
+    """Return an error's type and Spark's error class, or Java's classes; not its text, which may
+    contain values.
+    """
+    get_condition = getattr(error, "getCondition", None)
+    condition = get_condition() if get_condition is not None else None
+    if isinstance(error, Py4JJavaError):
+        names, cause = [], error.java_exception
+        while cause is not None:
+            names.append(cause.getClass().getSimpleName())
+            cause = cause.getCause()
+        condition = ": ".join(names)
+    return f"{type(error).__name__}{f' ({condition})' if condition else ''}"
 
 
 def find_error(text: str) -> errors.TidelogError | None:

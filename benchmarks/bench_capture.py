@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.support.postgres import PostgresServer
 
 from benchmarks.table import Row, show
 from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.control.commands import StartDump
-from tidelog.demo.servers.postgres import PostgresServer
 
 TABLE = """
 CREATE TABLE orders (

@@ -21,11 +21,11 @@ import pyarrow as pa
 from pyarrow import csv
 from tests.support.build_log import BuiltLog
 from tests.support.mysql import MariaDbServer, MySqlServer
+from tests.support.postgres import PostgresServer
 
 from benchmarks.mysql_orders import SETTINGS
 from benchmarks.spark_workload import COLUMNS, TasksHere, append, delivered_s, drawn, typed_rows
 from benchmarks.table import Row, show
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.dialect import Dialect
 from tidelog.outputs.database.mysql import MySql, MySqlSession

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import psycopg
+from tests.support.postgres import PostgresServer
 
 from benchmarks.command_line import Service, command, configure, megabytes
 from benchmarks.table import Row, show
-from tidelog.demo.servers.postgres import PostgresServer
 
 _TABLE = """CREATE TABLE t (id bigint PRIMARY KEY, a int, b text, c numeric(12, 2), d timestamptz,
 e text, f bigint, g bool, h date, i text)"""

@@ -35,10 +35,10 @@ import psycopg
 from confluent_kafka import Consumer
 from tests.support.http_receiver import HttpReceiver
 from tests.support.kafka import KafkaServer
+from tests.support.postgres import PostgresServer
 
 from benchmarks.bench_capture import Bench, bench, single_row_workload
 from benchmarks.table import Row, show
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import RecordKind
 from tidelog.outputs.kafka.client import VERSION_HEADER

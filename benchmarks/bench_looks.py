@@ -21,13 +21,13 @@ from typing import Any
 
 import psutil
 import psycopg
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import publication_sql
 
 from benchmarks.table import Row, show
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.session.session import POLL_SHARE, poll_interval
 from tidelog.capture.unsupported_tables import UnsupportedTables
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.ports import Published
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.support.postgres import PostgresServer
 
 from benchmarks.command_line import Service, command, configure, megabytes
 from benchmarks.table import Row, show
 from tidelog import app
 from tidelog.config import load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 
 _COLUMNS = (

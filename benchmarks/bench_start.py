@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 from tests.support.build_log import BuiltLog
+from tests.support.postgres import PostgresServer
 
 from benchmarks.spark_workload import COLUMNS, append, drawn
 from benchmarks.table import Row, show
-from tidelog.demo.servers.postgres import PostgresServer
 
 OUTPUTS = {
     "files": "{kind: files, path: files}",

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import log_reader
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import LogBatch, Resume
 from tidelog.ports import NullRegistry
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 import pyarrow.parquet as pq
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from benchmarks.bench_many_tables import create_table
@@ -26,7 +27,6 @@ from tidelog import app
 from tidelog.app import verification
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config, load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest

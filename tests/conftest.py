@@ -25,12 +25,12 @@ from tests.support.gcs import GcsServer
 from tests.support.hadoop import hdfs_server
 from tests.support.kafka import KafkaServer
 from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
 from tests.support.zookeeper import ZooKeeperServer
 from tests.versions import mark_versions
 
 from tidelog.demo.servers import postgres as postgres_servers
-from tidelog.demo.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:  # slow to import, and few tests have engines
     from tests.support.make_engine import MakeEngine

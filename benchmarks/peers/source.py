@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import psycopg
+from tests.support.postgres import PostgresServer
 
 from benchmarks.bench_capture import INSERT, SETTINGS, TABLE
-from tidelog.demo.servers.postgres import PostgresServer
 
 TRANSACTION_ROWS = 1_000
 COLUMNS = (

@@ -15,8 +15,8 @@ import numpy as np
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, Row, rows_of
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import (
     ChunkBusyError,
     ChunkError,

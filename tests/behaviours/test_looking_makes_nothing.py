@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.postgres import PostgresServer
 from tests.support.state_stores import STORES
 
 from tidelog import cli
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.state.opening import ReadOnlyStateStore, open_state, state_exists
 
 NEVER = "No capture has begun here"

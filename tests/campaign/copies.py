@@ -15,8 +15,7 @@ from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
 from tests.support.oracle.values import Change, Row, Value
 from tests.support.oracle.workload import Mix
-
-from tidelog.demo.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 NAME: Final = "campaign"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.support.faulty_network import FaultyNetwork
+from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
 from tests.support.zookeeper_ensemble import Member, start_all
 
 from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.postgres import PostgresServer
 
 
 class Place(Protocol):

@@ -46,9 +46,8 @@ from tests.support.namespaces import Bridge, NotPermittedError
 from tests.support.oracle import promotable
 from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
+from tests.support.postgres import PostgresServer
 from tests.support.zookeeper_ensemble import ensemble
-
-from tidelog.demo.servers.postgres import PostgresServer
 
 SOURCES = {
     "oracle16": "PostgreSQL 16",

@@ -10,8 +10,7 @@ from tests.support.oracle import mysql, postgres
 from tests.support.oracle.mysql import MySqlOracle
 from tests.support.oracle.postgres import PostgresOracle
 from tests.support.oracle.source import OracleSource
-
-from tidelog.demo.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 MINIMAL = {"binlog_row_metadata": "MINIMAL"}
 

@@ -29,10 +29,10 @@ from typing import Any
 
 import psycopg
 from tests.integration.windows.live import Event, Key, Row, _event, replay
+from tests.support.postgres import PostgresServer
 
 from tidelog.capture.dumps.refetch_queue import REFETCH_KEY
 from tidelog.config import Config, load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName, double_quoted

@@ -35,10 +35,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
 from tidelog.config import load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 
 SETTLED_S, BEGUN_S = 1800.0, 300.0

@@ -17,9 +17,9 @@ import pyspark
 import pytest
 from tests.support.delta_readers import by_delta_rs
 from tests.support.pipeline_process import Delivering
+from tests.support.postgres import PostgresServer
 
 import tidelog
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.spark.sessions.jars import installed_spark, pinned_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.thorough]

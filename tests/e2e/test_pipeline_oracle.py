@@ -23,8 +23,8 @@ from tests.e2e.history_spec import Spec
 from tests.support.iceberg_sql import SPARK_OF_ICEBERG
 from tests.support.oracle.source import OracleSource
 from tests.support.oracle.workload import Mix
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.spark.sessions.versions import SPARK_VERSION
 
 # What PyIceberg says when a user rewrites a table.

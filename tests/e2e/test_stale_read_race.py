@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from tests.integration.windows.live import Event, Live
 from tests.support.oracle.dumps import Seen
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EmittedTransactions, EventLog
 
 ROWS = 800

@@ -23,10 +23,10 @@ from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
 from tests.support.oracle.workload import Mix
 from tests.support.pipeline_process import Delivering
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
 from tidelog.config import load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 
 SPEC = Spec(

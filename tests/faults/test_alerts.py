@@ -15,10 +15,10 @@ import pytest
 from tests.faults.capture_fixture import Source
 from tests.integration.test_control_rest import free_port
 from tests.support.http_receiver import HttpReceiver
+from tests.support.postgres import PostgresServer
 from tests.support.prometheus import INSTALLED, TOKEN, WHY, Prometheus, promtool
 
 from tidelog.app.web.metrics import METRICS
-from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = [
     pytest.mark.integration,

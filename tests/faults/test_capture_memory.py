@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
 from tidelog.codecs.decode import decode
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.system.processes import unix_ms
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from tests.faults.capture_fixture import Source
 from tests.small_disk import grow
+from tests.support.postgres import PostgresServer, drop_slot
 from tests.support.s3 import S3Server
 
 from tidelog import app
 from tidelog.control.commands import PauseDump
 from tidelog.control.mailbox import Mailbox
-from tidelog.demo.servers.postgres import PostgresServer, drop_slot
 from tidelog.eventlog.log_files import to_checksummed_json
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState

@@ -11,11 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.faults.capture_fixture import Source
+from tests.support.postgres import PostgresServer
 from tests.support.state_stores import STORES
 
 from tidelog import app
 from tidelog.control.commands import PauseDump, StartDump
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage import options_of
 from tidelog.state.opening import open_state

@@ -17,9 +17,9 @@ import psycopg
 import pytest
 from psycopg import sql
 from tests.faults.capture_fixture import Source
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
-from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SEED = os.environ.get("TIDELOG_HOSTILE_SEED", "1")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.faults.tls_terminator import TlsTerminator
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConnectionLostError, OutputError, OutputRefusedError
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.sources.mysql import connect as mysql

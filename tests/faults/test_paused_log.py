@@ -19,13 +19,13 @@ import psycopg
 import pytest
 from tests.faults.capture_fixture import Source
 from tests.integration.test_control_rest import free_port
+from tests.support.postgres import PostgresServer
 from typer.testing import CliRunner
 
 from tidelog import app
 from tidelog.cli import app as cli
 from tidelog.cli.dump import sentence
 from tidelog.control.commands import PauseLog, ResumeLog, StartDump
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 from tidelog.sources.postgres.stream import replication
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import psycopg
 from tests.faults.capture_fixture import Source
-
-from tidelog.demo.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 
 def test_a_restored_disk_ends_capture_with_what_to_do(tmp_path: Path) -> None:

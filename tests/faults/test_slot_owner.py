@@ -11,11 +11,11 @@ import pytest
 from tests.e2e.history_run import CaptureProcess
 from tests.faults.capture_fixture import Source
 from tests.support.oracle.log import read_event_log
+from tests.support.postgres import drop_slot
 
 from tidelog import app
 from tidelog.app.base.log_location import event_log_path
 from tidelog.config import load_config
-from tidelog.demo.servers.postgres import drop_slot
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.faults.capture_fixture import Source
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import log_reader
 from tests.support.standby import PostgresStandby
 
 from tidelog import app
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConnectionLostError, PreflightError
 from tidelog.ports import NullRegistry
 from tidelog.sources.postgres.connect import connect, connect_replication

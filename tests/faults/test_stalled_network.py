@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 from tests.faults.silent_proxy import SilentProxy
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConnectionLostError
 from tidelog.sources.postgres import connect as connecting
 

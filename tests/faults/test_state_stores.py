@@ -14,11 +14,11 @@ import psycopg
 import pytest
 from tests.campaign import sessions
 from tests.support.faulty_network import FaultyNetwork, on_the_way
+from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
 from tests.support.zookeeper import ZooKeeperServer
 
 from tidelog.capture.leadership import LeaseKeeper
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
 from tidelog.eventlog import object_storage
 from tidelog.state.opening import open_election, open_state

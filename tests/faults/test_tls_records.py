@@ -16,8 +16,8 @@ import psycopg
 import pytest
 from psycopg import pq
 from tests.faults.tls_terminator import TlsTerminator
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.chunks import rows as copy_out
 from tidelog.sources.postgres.connect import connect

@@ -20,6 +20,7 @@ import pytest
 import yaml
 from tests.campaign.paths import PathProxy
 from tests.support.faulty_network import FaultyNetwork
+from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
 from tests.support.two_hosts import SHARED, Host, Network, two_hosts
 from tests.support.zookeeper_ensemble import Member, ensemble
@@ -27,7 +28,6 @@ from tests.support.zookeeper_ensemble import Member, ensemble
 from tidelog import app
 from tidelog.config import Config
 from tidelog.config.loading import parse_config
-from tidelog.demo.servers.postgres import PostgresServer
 
 PAGE: Final = (Path(__file__).parents[2] / "docs/how-to/two-hosts.md").read_text(encoding="utf-8")
 COMMAND: Final = re.compile(r"^(host[12])\$ (.*?)(?:\s{2,}# .*)?$", re.MULTILINE)

@@ -8,7 +8,7 @@ import socket
 import ssl
 from pathlib import Path
 
-from tests.support.mysql import write_certificates
+from tests.support.certificates import write_certificates
 from tests.support.proxy import Proxy
 
 RECORD_BYTES = 16384

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from tests.support.engines import committed, no_threads_left, until, versions
 from tests.support.make_engine import MakeEngine
+from tests.support.postgres import PostgresServer
 from tests.support.undumpable import KEYS, undumpable
 
 from tidelog.control.commands import StartDump
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.engine.core import EngineState
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from tests.support.kafka import KafkaServer
 from tests.support.mysql import MariaDbServer, MySqlServer
+from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
 
 from tidelog.app.sources.preflight import (
@@ -22,7 +23,6 @@ from tidelog.app.sources.preflight import (
     check_script,
 )
 from tidelog.config import parse_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.storage import OPTIONS_VARIABLE
 from tidelog.model.schema import Column, TableName, TableSchema
 

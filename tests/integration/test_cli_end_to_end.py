@@ -14,9 +14,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.postgres import PostgresServer
 
 from tidelog.cli import main
-from tidelog.demo.servers.postgres import PostgresServer
 
 ODD = """we.ird "q" é.ta.ble 'x' \\ z"""
 SECRET = "hunter2-never-shown"

@@ -20,9 +20,9 @@ from tests.integration.event_messages import capturing, events, messages, sent, 
 from tests.support.connect import Connect, ConnectWorker
 from tests.support.kafka import KafkaServer
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
 from tidelog.config import Config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.option_values import BinaryMode, DecimalMode, TimeMode
 from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.json_formats import Debezium

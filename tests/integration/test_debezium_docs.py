@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.integration.event_messages import capturing, messages, wait_for
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.formatters.json_formats import Debezium
 from tidelog.spark.formats.json_values import ValueModes
 

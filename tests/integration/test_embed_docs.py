@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.support.engines import committed, no_threads_left, until, versions
+from tests.support.postgres import PostgresServer
 
 import tidelog
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OffsetAheadError
 from tidelog.eventlog.reader import EventLog
 

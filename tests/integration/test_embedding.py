@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError, UsageError
 
 

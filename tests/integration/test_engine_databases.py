@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.support.engines import committed, no_threads_left, until, versions
 from tests.support.make_engine import MakeEngine
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
 from tidelog.app.base.log_location import event_log_path
 from tidelog.config.loading import config_by_database
 from tidelog.control.commands import StartDump
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.engine.events import Event
 from tidelog.engine.ports import ConnectorEvent
 from tidelog.errors import ConfigError, TidelogError

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pytest
 from tests.integration.event_messages import capturing, messages, wait_for
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
 from tidelog.app import log_lines
 from tidelog.config import Config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.option_values import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode

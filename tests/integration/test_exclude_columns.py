@@ -14,11 +14,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tests.support.postgres import PostgresServer
 
 from tidelog import Capture
 from tidelog.cli import main
 from tidelog.config import parse_config
-from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 

@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 import pytest
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
 from tidelog.config import Config, parse_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.mysql.preflight import checks as mysql_checks
 from tidelog.sources.postgres.preflight import checks as postgres_checks
 

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.postgres import PostgresServer
 
 from tidelog.app.overview.reader import StatusReader
 from tidelog.config import load_config
-from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 

@@ -21,10 +21,10 @@ from tests.integration.event_messages import capturing, events, messages, wait_f
 from tests.integration.mysql import random_values
 from tests.integration.test_types import CASES, PINNED
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 from tests.unit.spark.avro_rows import decoded
 
 from tidelog.config import Config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.json_formats import CloudEvents, Debezium, Flat
 from tidelog.ports import Formatter

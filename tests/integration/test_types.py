@@ -15,12 +15,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.support.payloads import record_batch, table_schema
+from tests.support.postgres import PostgresServer
 
 from tidelog.codecs.columns.times import NEGATIVE_INFINITY_DAYS, POSITIVE_INFINITY_DAYS
 from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import fold
 from tidelog.codecs.postgres.tuples import copy_text_rows
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import RecordKind
 from tidelog.model.schema import TableSchema
 

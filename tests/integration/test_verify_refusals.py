@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
 from tidelog.app import verification
 from tidelog.cli import main
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import connect

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.integration.event_messages import capturing, wait_for
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.verification import ComparedSource
 from tidelog.config import Config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
 
 pytestmark = pytest.mark.integration

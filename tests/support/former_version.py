@@ -19,7 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tidelog.demo.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
+
 from tidelog.eventlog.reader import EventLog
 from tidelog.spark.log_lines import lines
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import pymysql
+from tests.support.certificates import write_certificates
 
 from tidelog.demo.servers import mysql
-from tidelog.demo.servers.mysql import write_certificates as write_certificates
 from tidelog.demo.servers.mysql_binaries import Installation, version_of
 from tidelog.errors import MissingProgramError, TidelogError, UsageError
 from tidelog.model.schema import backticked
@@ -70,12 +70,29 @@ class MySqlFamilyServer(mysql.MySqlFamilyServer):
 
     primary: MySqlFamilyServer | None = None
 
+    @property
+    def ca_file(self) -> Path:
+        """The certificate of the authority that signed the server's."""
+        return self._base / "ca.pem"
+
     def start(self) -> None:
-        """As of every server; a new replica begins to follow its primary."""
+        """As of every server, with TLS; a new replica begins to follow its primary."""
         new = not (self.data_dir / "mysql").exists()
+        if not self.ca_file.exists():
+            write_certificates(self._base)
+            files = {"ssl_ca": "ca.pem", "ssl_cert": "server-cert.pem", "ssl_key": "server-key.pem"}
+            for setting, name in files.items():
+                self._own(self._base / name)
+                self.settings[setting] = self._base / name
         super().start()
         if new and self.primary is not None:
             self._follow(self.primary)
+
+    def restart(self, settings: Mapping[str, Any] | None = None) -> None:
+        """Stop and start again on the same port, with further settings if given."""
+        self.stop()
+        self.settings |= settings or {}
+        self.start()
 
     @classmethod
     def replica_of(cls, primary: Self, settings: Mapping[str, Any] | None = None) -> Self:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tidelog.demo.servers.postgres import PostgresServer, usable_installation
+from tests.support.postgres import PostgresServer
+
+from tidelog.demo.servers.postgres import usable_installation
 from tidelog.errors import TidelogError
 
 # A standby refuses to start with fewer of these than its primary.

@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
-from tests.support.mysql import write_certificates
+from tests.support.certificates import write_certificates
 from tests.support.opensearch import java
 
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity, server_cache

@@ -14,9 +14,8 @@ from tests.behaviours.dumps.sources import PostgresSource, Source
 from tests.behaviours.dumps.sources_mysql import MySqlSource
 from tests.behaviours.dumps.ways import ONE, Way
 from tests.support.held_locks import asked_under_locks
+from tests.support.postgres import PostgresServer
 from tests.support.samples import mark_sample
-
-from tidelog.demo.servers.postgres import PostgresServer
 
 _numbers = itertools.count(1)
 

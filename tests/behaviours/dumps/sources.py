@@ -15,9 +15,9 @@ import psycopg
 from tests.behaviours.dumps import ledger
 from tests.behaviours.dumps.ledger import Change, Key
 from tests.integration.windows.live import LOCALLY
+from tests.support.postgres import PostgresServer, drop_slot
 from tests.support.postgres_parts import publication_sql
 
-from tidelog.demo.servers.postgres import PostgresServer, drop_slot
 from tidelog.sources.postgres.catalogue.publication import Publications
 
 N = "ns()"

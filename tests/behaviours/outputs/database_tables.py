@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 from tests.support.mysql import MariaDbServer, MySqlServer
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.dialect import DELETED, VERSION, Dialect

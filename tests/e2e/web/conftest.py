@@ -13,8 +13,7 @@ import psycopg
 import pytest
 from tests.e2e.web.shop import OPERATOR, SQL, Shop, wait_for
 from tests.left_out import SAID
-
-from tidelog.demo.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page

@@ -14,12 +14,12 @@ import psycopg
 import pytest
 from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import OPERATOR, SQL, Shop, free_port, wait_for
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
 from tidelog.app.base import last_results
 from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, ActivityDay
 from tidelog.control.commands import PauseDump, SetDumpOptions, StartDump
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.results import CheckFinding, TableComparison
 from tidelog.state.opening import open_state
 

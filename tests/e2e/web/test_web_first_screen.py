@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import OPERATOR, Shop, wait_for
+from tests.support.postgres import PostgresServer
 from tests.support.pseudo_terminal import PseudoTerminal
 
 from tidelog import app
@@ -25,7 +26,6 @@ from tidelog.app.overview.build import overview
 from tidelog.capture import source_monitor
 from tidelog.cli.status_lines import lines
 from tidelog.control.commands import PauseDump, SetDumpOptions, StartDump
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.results import TableComparison

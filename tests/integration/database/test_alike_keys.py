@@ -13,8 +13,8 @@ import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.mysql import MariaDbServer, MySqlFamilyServer
 from tests.support.payloads import table_schema
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres

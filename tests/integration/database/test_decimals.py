@@ -10,8 +10,8 @@ import pytest
 from tests.integration.database.copies import Copy, copy_of, folded, numbered
 from tests.integration.mysql.value_rows import ValueTable, log_batch, records
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres

@@ -11,10 +11,10 @@ import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.mysql import MySqlFamilyServer
 from tests.support.payloads import table_schema
+from tests.support.postgres import PostgresServer
 
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.types import binlog_column
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
 

@@ -8,8 +8,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from tests.integration.database.copies import Copy, copy_of
 from tests.support.payloads import table_schema
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.outputs.database.postgres import Postgres
 

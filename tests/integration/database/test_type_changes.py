@@ -11,8 +11,8 @@ import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.mysql import MySqlFamilyServer
 from tests.support.payloads import table_schema
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TableLeftOutError
 from tidelog.outputs.database.dialect import RowsRefusedError
 from tidelog.outputs.database.mysql import MySql

@@ -20,8 +20,8 @@ from tests.integration.mysql.value_rows import ValueTable, log_batch, records
 from tests.integration.test_types import CASES, FIRST_BEYOND, PINNED, dumped
 from tests.support.mysql import MySqlFamilyServer, MySqlServer
 from tests.support.payloads import table_schema
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres

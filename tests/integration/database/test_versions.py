@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.payloads import table_schema
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import (
     LeaseLostError,
     NewerFormatError,

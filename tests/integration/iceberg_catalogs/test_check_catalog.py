@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from tests.support.iceberg_rest import FaultyCatalog, Passed, Request, RestCatalogServer, refused
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_jdbc import jdbc_uri, postgres_jdbc_jar
 
 from tidelog.app.sources.preflight import _check_outputs
 from tidelog.config import parse_config
-from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

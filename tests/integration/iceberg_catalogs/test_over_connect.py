@@ -145,7 +145,7 @@ def test_what_the_server_s_python_lacks_is_named(
     assert "that has Tidelog" in ended.stderr or "install Tidelog there" in ended.stderr
 
 
-def test_a_client_without_spark_s_jars_is_told_what_iceberg_needs(tmp_path: Path) -> None:
+def test_a_client_without_spark_s_jars_reports_what_iceberg_needs(tmp_path: Path) -> None:
     """As with pyspark-client in place of pyspark."""
     pyspark = package("pyspark")
     others = [each for each in pyspark.parent.iterdir() if each.name not in ("pyspark", "py4j")]

@@ -28,9 +28,9 @@ from tests.support.iceberg_rest import (
     once_committed,
     refused,
 )
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_jdbc import jdbc_uri
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import AccessRefusedError
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

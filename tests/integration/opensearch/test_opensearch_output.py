@@ -19,8 +19,8 @@ from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node, op
 from tests.integration.opensearch.front import before_the_node
 from tests.integration.opensearch.test_opensearch_writer import kept_in, put, up
 from tests.support.build_log import BuiltLog
+from tests.support.certificates import write_certificates
 from tests.support.idle import is_idle
-from tests.support.mysql import write_certificates
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.pipeline.run import run_pipeline

@@ -14,10 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres import PostgresServer
 from tests.support.repeatedly import repeatedly
 from tests.support.standby import PostgresStandby
-
-from tidelog.demo.servers.postgres import PostgresServer
 
 Connection = psycopg.Connection[Any]
 PUBLISH = (

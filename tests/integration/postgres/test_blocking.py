@@ -19,8 +19,8 @@ from tests.integration.postgres.conftest import (
     Row,
     rows_of,
 )
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, NullRegistry

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import preflight
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.findings import CAPTURE, SUPERUSER, Finding, fix_script
 
 pytestmark = pytest.mark.integration

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from tests.integration.postgres.test_key_walk import walk, whole
 from tests.left_out import SAID
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.ports import NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 

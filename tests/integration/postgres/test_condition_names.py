@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.postgres import PostgresServer
 
 from tidelog.control.plain_conditions import names
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkBusyError, ChunkError, ChunkRefusedError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, NullRegistry

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.logged_rows import logged_rows
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
 from tidelog.app.sources.preflight import check
 from tidelog.config import parse_config
-from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
 from tests.integration.windows.live import Live, replay
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import preflight
 
 from tidelog.codecs.postgres import server_texts
 from tidelog.codecs.postgres.server_texts import server_text
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, NullRegistry

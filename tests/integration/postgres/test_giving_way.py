@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import psycopg
 import pytest
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkBusyError, SourceBusyError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, NullRegistry

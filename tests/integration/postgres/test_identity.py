@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
 from tests.support.payloads import record_batch
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import preflight
 
 from tidelog.codecs.decode import decode
 from tidelog.codecs.postgres.tuples import PgoutputKeys
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import KeyEffect, LogBatch, RecordKind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest

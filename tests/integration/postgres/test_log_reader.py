@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import UNCHANGED, Capture
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue.publication import Publications

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres import PostgresServer
 
 from tidelog.codecs.postgres.pgoutput import lsn_text
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import GapError
 
 pytestmark = pytest.mark.integration

@@ -6,9 +6,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import preflight
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.database.postgres import PostgresSession
 from tidelog.sources.findings import Finding, fix_script

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import preflight, publication_sql
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import Finding

@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import SourceChangedError
 from tidelog.model.records import LogBatch, Resume
 from tidelog.ports import LastTransaction

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres import PostgresServer, drop_slot
 from tests.support.postgres_parts import log_reader, preflight
 
-from tidelog.demo.servers.postgres import PostgresServer, drop_slot
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,

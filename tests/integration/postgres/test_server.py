@@ -10,14 +10,13 @@ from collections.abc import Iterator
 import psutil
 import psycopg
 import pytest
-
-from tidelog.demo.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
 STARTED = """
 import time
-from tidelog.demo.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 server = PostgresServer()
 server.start()
 print(server.pid, flush=True)

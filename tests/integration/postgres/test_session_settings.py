@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import PATIENCE_S, Capture
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputError, OutputRefusedError, SourceError
 from tidelog.outputs.database.postgres import PostgresSession
 from tidelog.sources.postgres.connect import connect, connect_replication

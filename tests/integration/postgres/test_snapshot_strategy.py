@@ -10,9 +10,9 @@ import numpy as np
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import publication_sql
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, NullRegistry

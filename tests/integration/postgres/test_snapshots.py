@@ -11,8 +11,8 @@ import numpy as np
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import PATIENCE_S
+from tests.support.postgres import PostgresServer
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkError
 from tidelog.model.records import in_ranges
 from tidelog.model.schema import TableName

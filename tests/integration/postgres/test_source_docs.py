@@ -9,12 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.support.logged_rows import logged_rows
+from tests.support.postgres import PostgresServer
 from tools import type_tables
 
 from tidelog import app
 from tidelog.app.sources.preflight import check
 from tidelog.config import parse_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName, struct_of
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 

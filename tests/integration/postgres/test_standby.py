@@ -15,10 +15,10 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, Row, rows_of
 from tests.integration.postgres.pair import Pair, pair, servers, writers
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import preflight
 from tests.support.standby import PostgresStandby
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import (
     ChunkError,
     ConnectionLostError,

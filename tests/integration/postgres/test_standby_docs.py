@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from tests.integration.postgres.pair import Pair
 from tests.support.logged_rows import logged_rows
+from tests.support.postgres import PostgresServer
 from tests.support.standby import PostgresStandby
 
 from tidelog import app
 from tidelog.app.sources.preflight import check
 from tidelog.config import parse_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.postgres import PostgresServer
 
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.unsupported_tables import UnsupportedTables
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.ports import Published, Retention, UnsupportedReason

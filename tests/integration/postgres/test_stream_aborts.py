@@ -8,8 +8,7 @@ from itertools import pairwise
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
-
-from tidelog.demo.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 NAME = "stream_aborts"

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import preflight
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkDeniedError, PreflightError
 from tidelog.ports import NullRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications

@@ -20,10 +20,10 @@ import pyarrow.dataset as ds
 import pytest
 from tests.campaign.paths import PathProxy
 from tests.support.delta_readers import by_delta_rs, by_duckdb
+from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
 from tests.support.two_hosts import Host, hosts
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.spark.sessions.jars import fetch_jars, installed_spark
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/how-to/cluster.md").read_text(encoding="utf-8")

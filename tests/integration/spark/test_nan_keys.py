@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from tests.integration.event_messages import wait_for
 from tests.integration.spark.test_unreal_keys import writing
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from tidelog import app
 from tidelog.config import load_config
-from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.thorough]
 

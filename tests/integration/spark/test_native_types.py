@@ -20,13 +20,13 @@ from tests.integration.event_messages import wait_for
 from tests.integration.spark.test_unreal_keys import writing
 from tests.support.delta_readers import by_delta_rs, by_duckdb, by_spark, rows_of
 from tests.support.iceberg_readers import by_pyiceberg
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from tidelog import app
 from tidelog.app.base.outputs import make_outputs
 from tidelog.config import Config, load_config
 from tidelog.control.commands import StartDump
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName

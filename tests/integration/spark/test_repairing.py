@@ -13,13 +13,13 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 import pytest
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from tidelog import app
 from tidelog.cli import main
 from tidelog.config import Config, load_config
 from tidelog.control.commands import StartDump
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError, UsageError
 from tidelog.state.sqlite import SqliteState
 

@@ -17,11 +17,11 @@ from tests.integration.mysql import random_values
 from tests.integration.test_types import CASES
 from tests.support.mysql import MySqlFamilyServer
 from tests.support.payloads import table_schema
+from tests.support.postgres import PostgresServer
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.verification import OpenReader
 from tidelog.config import Config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.lake.delta.options import DeltaLayout
 from tidelog.outputs.lake.delta.table import DeltaTable

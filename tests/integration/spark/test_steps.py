@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from tests.integration.event_messages import capturing, wait_for
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
 from tidelog.app.pipeline import session
 from tidelog.capture.dumps.refetch_queue import KeySets
 from tidelog.config import load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName, TableSchema

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.integration.event_messages import wait_for
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from tidelog import app
 from tidelog.app.base.outputs import make_outputs
 from tidelog.config import Config, load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputError
 from tidelog.eventlog.reader import EventLog
 from tidelog.spark.datasource.segment_rows import batch_of

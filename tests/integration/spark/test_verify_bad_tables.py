@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from tidelog import app
 from tidelog.app import verification
 from tidelog.config import Config, load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TableLeftOutError
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]

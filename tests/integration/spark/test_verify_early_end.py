@@ -13,11 +13,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import UsageError
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

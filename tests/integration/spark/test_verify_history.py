@@ -17,11 +17,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.integration.spark.test_delta_random import check_states
 from tests.integration.spark.test_repairing import SQL, Shop
 from tests.support.delta_readers import by_duckdb
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_jdbc import jdbc_uri
 
 from tidelog import app
 from tidelog.cli import main
-from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

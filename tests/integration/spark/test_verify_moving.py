@@ -17,12 +17,12 @@ from typing import Any
 import psycopg
 import pytest
 from tests.support.mysql import MySqlFamilyServer
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from tidelog import app
 from tidelog.app.verification import ComparedSource
 from tidelog.config import Config, load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName

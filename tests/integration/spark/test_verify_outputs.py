@@ -14,11 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 from tests.support.mysql import MySqlServer
+from tests.support.postgres import PostgresServer
 
 import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.spark.sessions.jars import DELTA_SPARK_JARS
 from tidelog.spark.sessions.versions import SPARK_VERSION

@@ -26,9 +26,9 @@ from tests.integration.spark.test_each_store import hdfs_files
 from tests.support.delta_readers import by_duckdb
 from tests.support.hadoop import yarn_cluster
 from tests.support.pipeline_process import Delivering
+from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
 
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.system import version
 
 PAGE: Final = section("On YARN")

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from tests.integration.windows.live import Live
-
-from tidelog.demo.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 _numbers = itertools.count(1)
 

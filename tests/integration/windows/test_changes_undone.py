@@ -14,12 +14,12 @@ import pytest
 from tests.integration.windows import mutations
 from tests.integration.windows.live import Live, replay
 from tests.integration.windows.rules import Make, rule
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
 from tidelog.capture.capture_scope import RELATIONS_KEY
 from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.dumps.automatic import UNLOGGED_KEY
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.postgres.catalogue.ddl_trigger import install_sql
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.state.sqlite import SqliteState

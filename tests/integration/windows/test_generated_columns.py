@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.integration.windows.live import Live
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import preflight
 
 from tidelog import app
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.findings import Finding
 
 pytestmark = pytest.mark.integration

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from tests.integration.windows.live import Live
+from tests.support.postgres import PostgresServer
 
 from tidelog import app
 from tidelog.capture import unsupported_tables
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName

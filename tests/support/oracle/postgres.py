@@ -14,11 +14,11 @@ from tests.support.oracle.dumps import Seen
 from tests.support.oracle.pgoutput import parse_stream
 from tests.support.oracle.values import Change, Key, Row, Transaction
 from tests.support.oracle.workload import AUDIT, Table
+from tests.support.postgres import PostgresServer
 from tests.support.postgres_parts import publication_sql
 
 from tidelog.config import Config
 from tidelog.config.source import PostgresSourceSection
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import ChunkMeta
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.connect import connect

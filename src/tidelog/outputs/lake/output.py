@@ -25,13 +25,12 @@ from tidelog.errors import (
     TidelogError,
     ValueRefusedError,
 )
-from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.option_values import ColumnTypes
-from tidelog.model.patterns import all_but, choice, dump_command, matches
+from tidelog.model.patterns import all_but, choice, dump_command
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.left_out import (
     DROPPED,
-    LeftOutTableStore,
     check_has_columns,
     key_line,
     missing_key_error,
@@ -57,7 +56,6 @@ from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.outputs.lake.settling.tasks import RewriteWork, SettleResult
 from tidelog.outputs.lake.table import (
     COMMIT_TRIES,
-    HOLDS_PROPERTY,
     LakeTable,
     application_of,
     check_place,
@@ -65,7 +63,6 @@ from tidelog.outputs.lake.table import (
 )
 from tidelog.ports import (
     DumpCompleted,
-    LogExtent,
     OutputBatch,
     StateStore,
     TableRange,
@@ -74,7 +71,6 @@ from tidelog.ports import (
 from tidelog.spark.datasource.partitions import (
     partition_refs,
     schema_now,
-    schemas_now,
     whole_segments,
 )
 from tidelog.spark.datasource.segment_rows import batch_of
@@ -766,51 +762,6 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
                 copy.not_compacted.update(file.path for file in work.copy.files)
             logger.warning("%s: small files were not compacted: %s", copy.location, result.error)
         copy.commit_compaction(changes)
-
-
-def copies_if_idle(
-    log: LogExtent, output: str, patterns: Sequence[str], open_table: Callable[[TableName], Copy]
-) -> list[Copy] | None:
-    """Return the tables of the lake, of which some may not exist, if the output has all of the log,
-    else None, see `tidelog.ports.IdleOutputKind`. A table's offset is the end of its last batch
-    with rows of it: beyond it the log must have no rows of the table, and no end of a dump, which
-    removes rows.
-    """
-    left_out = LeftOutTableStore(log.state, log.generation, output)
-    if left_out.messages():
-        return None
-    opened = EventLog.open(log.path)
-    ends: dict[str, int] = {}
-    copies: list[Copy] = []
-    chain, application = opened.chain(), application_of(log.generation, output)
-    for table, schema in schemas_now(opened).items():
-        if not matches(patterns, table):
-            continue
-        copy = open_table(table)
-        exists = copy.exists()
-        copies.append(copy)
-        if not schema.match_key and str(table) in left_out.keyless():
-            copy.choose_layout(keyless=True)
-            held = copy.property(HOLDS_PROPERTY) if exists else copy.layout.holds
-            if held == "changes":  # by other options than those that left it out
-                return None
-            continue
-        since = copy.committed(application) if exists else chain.head
-        if since is None or since > log.end:
-            return None
-        if any(str(table) in each.rows_by_table for each in chain.between(since, log.end)):
-            return None
-        if exists:
-            ends[str(table)] = since
-            copy.check_ours(table, log.generation)
-            if copy.find_restore(application, since) is not None or not copy.deletes_are_settled():
-                return None
-    batch = batch_of(opened, min(ends.values(), default=log.end), log.end)
-    dumped_later = any(
-        done.whole and done.finalized_until > ends.get(done.table, log.end)
-        for done in batch.completed
-    )
-    return None if dumped_later else copies
 
 
 def _whole_dumps(batch: OutputBatch, table: str) -> tuple[DumpCompleted, ...]:

@@ -19,8 +19,8 @@ from tidelog.outputs.lake.delta.registration import Catalog, Registration, entry
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum, VacuumTimes
 from tidelog.outputs.lake.delta_log.table_state import commit_name
-from tidelog.outputs.lake.idle import WatchedFiles
-from tidelog.outputs.lake.output import LakeOutput, copies_if_idle
+from tidelog.outputs.lake.idle import WatchedFiles, copies_if_idle
+from tidelog.outputs.lake.output import LakeOutput
 from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.outputs.lake.settling.tasks import RewriteWork
 from tidelog.ports import LogExtent, StateStore

@@ -32,9 +32,9 @@ from tidelog.outputs.lake.iceberg.table import (
     committed_property,
     plain,
 )
-from tidelog.outputs.lake.idle import WatchedFiles, record_check
+from tidelog.outputs.lake.idle import WatchedFiles, copies_if_idle, record_check
 from tidelog.outputs.lake.java_libraries import JavaLibraries, java_libraries
-from tidelog.outputs.lake.output import LakeOptions, LakeOutput, copies_if_idle, guarded
+from tidelog.outputs.lake.output import LakeOptions, LakeOutput, guarded
 from tidelog.outputs.lake.table import application_of, parts_of
 from tidelog.ports import LogExtent, StateStore
 from tidelog.spark.sessions.jars import iceberg_jars

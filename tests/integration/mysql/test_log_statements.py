@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_cascades import Source
-from tests.support.mysql import MySqlFamilyServer, MySqlServer
+from tests.support.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 from tidelog import app
 from tidelog.capture.dumps.automatic import REST_FACTOR
@@ -394,3 +394,44 @@ def test_a_copy_follows_statements_and_its_dumps_rest_and_status_names_the_remed
         if not capture.died:
             capture.kill()
         mysql_family.execute(f"DROP DATABASE IF EXISTS marks_{mysql_family_database}")
+
+
+def test_rollbacks_that_the_log_holds_one_after_the_other_are_few_dumps(
+    mariadb_server: MariaDbServer, mariadb_database: str, tmp_path: Path
+) -> None:
+    """As it does of a transaction that creates a temporary table."""
+    source = Source(mariadb_server, mariadb_database, tmp_path)
+    source.do("CREATE TABLE a (id INT PRIMARY KEY)")
+    source.configure()
+    capture = source.start()
+    try:
+        source.wait_equal("a")
+        source.wait_settled()
+        begun_ms, dumps = unix_ms(), set[str]()
+
+        def status() -> Any:
+            found = app.status(source.config)  # it shows only the last dumps
+            for dump in found.document["dumps"]:
+                if dump["requested_ms"] >= begun_ms:
+                    dumps.add(dump["dump_id"])
+            return found
+
+        with mariadb_server.connect(mariadb_database) as session:
+            for number in range(1, 61):
+                run(session, "BEGIN", f"INSERT INTO a VALUES ({number})")
+                run(session, f"CREATE TEMPORARY TABLE t{number} (id INT)", "ROLLBACK")
+                status()
+                time.sleep(0.2)
+            run(session, "INSERT INTO a VALUES (0)")
+        source.wait_for(lambda: source.replayed("a") == source.rows("a"))
+        assert [row["id"] for row in source.rows("a")] == ["0"]
+        found = status()
+        assert 1 <= len(dumps) <= 3
+        [problem] = [each for each in found.overview.problems if each.kind == "rows-unlogged"]
+        assert "was rolled back" in problem.sentence
+        assert "ENGINE = InnoDB" in problem.remedy
+        assert capture.stop() == 0
+    finally:
+        if not capture.died:
+            capture.kill()
+        mariadb_server.execute(f"DROP DATABASE IF EXISTS marks_{mariadb_database}")

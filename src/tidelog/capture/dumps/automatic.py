@@ -69,7 +69,7 @@ from tidelog.system.processes import unix_ms
 # Failed dumps. Pure.
 
 REPEAT_MS = Backoff(first=60_000, longest=3_600_000)
-REST_FACTOR = 20
+REST_FACTOR, LEAST_REST_MS = 20, 10_000
 """A failed table rests for this many times the time that reading it took."""
 
 
@@ -166,7 +166,7 @@ def _rests(newest_first: list[tuple[DumpState, TableProgress]], since_ms: int, n
     if last.finished_ms is None:
         return not failed
     took_ms = last.finished_ms - (last.started_ms or last.finished_ms)
-    least_ms = int(REPEAT_MS.first) if failed else 0
+    least_ms = int(REPEAT_MS.first) if failed else LEAST_REST_MS
     return now_ms < last.finished_ms + max(REST_FACTOR * took_ms, least_ms)
 
 

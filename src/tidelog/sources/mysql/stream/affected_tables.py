@@ -382,6 +382,11 @@ TEMPORARY_OR_NOT = (
     "table can't be known, so it is dumped"
 )
 EMPTIED = "the log holds a DELETE of all its rows as a statement, which may have been rolled back"
+ROLLED_BACK = "a transaction was rolled back that the log holds rows of"
+ONE_ENGINE = (
+    "In a transaction that may roll back, create no temporary table, and write to no table of an "
+    "engine without transactions, such as MyISAM (ALTER TABLE … ENGINE = InnoDB)."
+)
 ROW_FORMAT = "SET GLOBAL binlog_format = 'ROW'; -- sessions that are open keep theirs"
 
 
@@ -556,8 +561,4 @@ class LogStatements:
         for database, name in seen.tables:
             table = TableName(database, name)
             if table in self._captured:
-                yield RowsUnlogged(
-                    table,
-                    "a transaction was rolled back that the log holds rows of",
-                    seen.position,
-                )
+                yield RowsUnlogged(table, ROLLED_BACK, seen.position, ONE_ENGINE)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tidelog.errors import Policy, TidelogError
 from tidelog.model import command_text
 from tidelog.model.units import format_bytes, printable
+from tidelog.system.compilation import cache_error
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group
@@ -435,6 +436,7 @@ def exit_code_of(error: BaseException, *, as_json: bool = False) -> int:
     """Print the error (with ``--json`` also as JSON) and return its exit code."""
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
+    error = cache_error(str(error)) or error
     if isinstance(error, TidelogError):
         message, code = str(error), error.exit_code
         advice = _ADVICE.get(error.policy) if code == EXIT_FAILED else None

@@ -1,8 +1,15 @@
-"""Counts compilations of kernels: a kernel's first call may take seconds, which are no query's."""
+"""Counts and reports compilations of kernels: a kernel's first call may take seconds, which are no
+query's.
+"""
 
 from __future__ import annotations
 
+import logging
 from functools import cache
+
+from tidelog.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 
 class _Compilations:
@@ -22,6 +29,11 @@ def _counted() -> _Compilations:
         """Numba compiles one kernel at a time. One that it finds in its cache is no event."""
 
         def on_start(self, event: object) -> None:
+            if not found.begun:
+                logger.warning(
+                    "compiles Tidelog's inner loops for this computer and keeps them: the first "
+                    "start takes up to a minute longer"
+                )
             found.begun += 1
 
         def on_end(self, event: object) -> None:
@@ -30,6 +42,16 @@ def _counted() -> _Compilations:
 
     event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
     return found
+
+
+def cache_error(text: str) -> UsageError | None:
+    """Return the error to raise for one of Numba with this text, if it finds no cache."""
+    if "no locator available" not in text:
+        return None
+    return UsageError(
+        "compiled code can be kept nowhere: this user may write to neither Tidelog's folders nor "
+        "~/.cache; set NUMBA_CACHE_DIR to a folder that it may write to"
+    )
 
 
 def compilations() -> int | None:

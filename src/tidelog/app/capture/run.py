@@ -84,6 +84,7 @@ from tidelog.state.opening import (
     poll_interval_s,
 )
 from tidelog.system.callbacks import refuse_coroutine_function
+from tidelog.system.compilation import compilations
 from tidelog.system.processes import unix_ms
 
 KEYS: Final = (
@@ -274,6 +275,7 @@ class Capture(BackgroundService):
     def _capture(self, stop: threading.Event) -> None:
         config, on_status = self.config, self._on_status
         source = source_kind(config)
+        compilations()  # reports them from here on
         source.prepare()
         check_channels(config)
         check_local_paths(config)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidelog import errors
+from tidelog.system.compilation import cache_error
 
 _OURS = re.compile(
     r"tidelog\.errors\.(\w+): (.+?)(?=\n\s*\n|\n\s*at |\n[^\n]*SQLSTATE|\Z)", re.DOTALL
@@ -143,6 +144,8 @@ def _process_error(text: str) -> errors.TidelogError | None:
     """Return the error to raise for a Python process of Spark's that can't run, is late, or was
     killed.
     """
+    if (no_cache := cache_error(text)) is not None:
+        return no_cache
     if late := _NOT_STARTED.search(text):
         return HostBusyError(
             f"Spark's Python worker did not start within {int(late[1] or 10_000) // 1000} s: the "

@@ -1,11 +1,12 @@
 """As `test_delta_random` and `test_delta_shapes`, into Iceberg tables of both formats and modes, as
-PyIceberg and DuckDB read them.
+PyIceberg and DuckDB read them: copies, and history.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyiceberg.table import StaticTable
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.random_copy import RandomCopy, play
 from tests.integration.spark.random_table import BATCHES, SEED, RandomTable
-from tests.integration.spark.test_delta_random import SHAPE
+from tests.integration.spark.test_delta_random import SHAPE, RandomHistory
 from tests.integration.spark.test_delta_shapes import SHAPES, fast  # noqa: F401 - a fixture
 from tests.support import iceberg_readers
 from tests.support.build_log import BuiltLog
@@ -27,7 +28,7 @@ from tidelog.system import failpoints
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 SHAPES = {"plain": SHAPE, **SHAPES}
-QUICK = ("binary", 3, "merge-on-read")
+QUICK = (("copy", "binary", 3, "merge-on-read"), ("history", "plain", 2, "merge-on-read"))
 PARTITIONS = ("q", "p", "days(q)", "bucket(3, a)", "truncate(2, a)", "truncate(4, p)")
 
 
@@ -76,28 +77,31 @@ class IcebergCopy(RandomCopy):
         return (by_duckdb, by_pyiceberg)
 
 
+class IcebergHistory(RandomHistory, IcebergCopy):
+    """Brings the log into an Iceberg table of history."""
+
+
+FORMS = {"copy": IcebergCopy, "history": IcebergHistory}
+
+
 @pytest.mark.parametrize(
-    ("shape", "version", "mode"),
+    ("form", "shape", "version", "mode"),
     [
-        pytest.param(
-            *(shape, version, mode),
-            marks=[] if (shape, version, mode) == QUICK else pytest.mark.thorough,
-        )
-        for shape in SHAPES
-        for version in (2, 3)
-        for mode in ("merge-on-read", "copy-on-write")
+        pytest.param(*each, marks=[] if each in QUICK else pytest.mark.thorough)
+        for each in product(FORMS, SHAPES, (2, 3), ("merge-on-read", "copy-on-write"))
     ],
 )
-def test_iceberg_copies_are_the_source_whatever_happens(
+def test_iceberg_tables_are_the_source_whatever_happens(
     spark: Any,
     built: BuiltLog,
     tmp_path: Path,
     fast: None,  # noqa: F811
+    form: str,
     shape: str,
     version: int,
     mode: str,
 ) -> None:
-    rng = random.Random(f"{SEED} {shape} {version} {mode}")
+    rng = random.Random(f"{SEED} {form} {shape} {version} {mode}")
     source = RandomTable(built, SHAPES[shape], rng)
     options: dict[str, Any] = {
         "soft_deletes": rng.random() < 0.5,
@@ -107,4 +111,4 @@ def test_iceberg_copies_are_the_source_whatever_happens(
     if source.shape.partitions:
         options["partition_by"] = {str(source.shape.table): rng.sample(PARTITIONS, 2)}
     lake = IcebergLake(spark, built, tmp_path)
-    play(source, IcebergCopy(lake, source, rng, **options), BATCHES)
+    play(source, FORMS[form](lake, source, rng, **options), BATCHES)

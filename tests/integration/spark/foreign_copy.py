@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.random_copy import RandomCopy
 from tests.integration.spark.random_table import Key, RandomTable
+from tests.integration.spark.test_delta_random import RandomChanges, RandomHistory
 
 PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
@@ -30,8 +31,8 @@ def setting(name: str) -> str:
 
 
 class SharedCopy(RandomCopy):
-    """Users restore versions, remove the files of older ones, rewrite all rows, and insert, update
-    and delete rows of keys that the source does not have, which the copy keeps.
+    """Users restore versions, and remove the files of older ones. In a copy they insert, update and
+    delete rows of keys that the source does not have, which it keeps, and rewrite all rows.
 
     Attributes:
         theirs: values of ``v`` by ``a`` of the key.
@@ -55,7 +56,7 @@ class SharedCopy(RandomCopy):
 
     def acts(self) -> list[Callable[[], None]]:
         of_rows = [self._insert, self._update, self._delete, self.update_nothing]
-        return [*of_rows, self.optimize, self._restore]
+        return [*([] if "holds" in self.options else of_rows), self.optimize, self._restore]
 
     def between(self) -> None:
         self._act([self._restore, self._vacuum])
@@ -162,6 +163,14 @@ class CopyOfDeltaRs(SharedCopy):
 
     def vacuum(self) -> None:
         DeltaTable(self.place).vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+class ChangesOfDeltaRs(CopyOfDeltaRs, RandomChanges):
+    """As both."""
+
+
+class HistoryOfDeltaRs(CopyOfDeltaRs, RandomHistory):
+    """As both."""
 
 
 class CopyOfSpark(SharedCopy):

@@ -9,8 +9,10 @@ from tests.integration.spark.conftest import Lake
 from tests.integration.spark.foreign_copy import (
     RESTORES,
     AlteredCopy,
+    ChangesOfDeltaRs,
     CopyOfDeltaRs,
     CopyOfSpark,
+    HistoryOfDeltaRs,
 )
 from tests.integration.spark.random_copy import play
 from tests.integration.spark.random_table import BATCHES, SEED, RandomTable, Shape
@@ -24,10 +26,20 @@ SHAPE = Shape({"a": "text", "b": "decimal(9,2)"}, widens=False)
 """delta-rs writes no table with a widened column, and Spark restores none."""
 
 
-def test_the_copy_stays_right_while_users_write_by_delta_rs(lake: Lake, built: BuiltLog) -> None:
+@pytest.mark.parametrize(
+    "form",
+    [
+        CopyOfDeltaRs,
+        HistoryOfDeltaRs,
+        pytest.param(ChangesOfDeltaRs, marks=pytest.mark.thorough),
+    ],
+)
+def test_tables_stay_right_while_users_write_by_delta_rs(
+    lake: Lake, built: BuiltLog, form: type[CopyOfDeltaRs]
+) -> None:
     rng = random.Random(SEED)
     source = RandomTable(built, SHAPE, rng)
-    copy = CopyOfDeltaRs(lake, source, rng, deletion_vectors=False)
+    copy = form(lake, source, rng, deletion_vectors=False)
     play(source, copy, BATCHES)
     assert any(RESTORES in each for each in copy.acted)
 

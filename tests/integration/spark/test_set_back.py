@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
@@ -18,9 +19,12 @@ from tidelog.system import failpoints
 pytestmark = pytest.mark.spark
 
 
-def bring(lake: Lake, built: BuiltLog) -> None:
+HISTORY = {"holds": {"*.*": "history"}, "deletion_vectors": False}  # delta-rs restores no other
+
+
+def bring(lake: Lake, built: BuiltLog, **options: Any) -> None:
     """All of the log, as a pipeline's first batch after a start without its checkpoint."""
-    output = lake.output()
+    output = lake.output(options=lake.options(**options))
     try:
         output.prepare(built.log.generation)
         output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
@@ -118,3 +122,33 @@ def test_a_restore_beside_a_column_that_comes_back_brings_no_old_values(
     assert not to_come
     bring(lake, built)
     assert lake.rows("public.t") == [(1, None), (2, None), (3, "new")]
+
+
+@pytest.mark.parametrize("point", ["delta.commit.before", "lake.table.write"])
+def test_a_restore_beside_a_batch_neither_loses_nor_doubles_a_state(
+    lake: Lake, built: BuiltLog, point: str
+) -> None:
+    """It takes rows away while a column comes back; or brings back what is just written again."""
+    whole = {"id": "int64", "v": "text"}
+    for columns in (whole, {"id": "int64"}):
+        table = built.table("public.t", columns)
+        built.insert(table, str(len(columns)), *(["old"] if "v" in columns else []))
+        built.delete(table, str(len(columns)))
+        built.flush()
+        bring(lake, built, **HISTORY)
+    name = lake.name("public.t").split("`")[1]
+    repairs = point == "lake.table.write"
+    before, last = 2, lake.commits("public.t") - 1  # before: without the row of key 1
+    if repairs:
+        DeltaTable(name).restore(before)
+    else:
+        built.insert(built.table("public.t", whole), "3", "new")
+        built.flush()
+    to_come = [lambda: DeltaTable(name).restore(last if repairs else before)]
+    armed = {point: lambda: to_come.pop()() if to_come else None}
+    with failpoints.arm(armed), suppress(OutputBusyError):
+        bring(lake, built, **HISTORY)
+    assert not to_come
+    bring(lake, built, **HISTORY)
+    found = [row["id"] for row in lake.frame("public.t").orderBy("id").collect()]
+    assert found == ([1, 2] if repairs else [1, 2, 3])

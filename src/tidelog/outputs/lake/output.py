@@ -682,7 +682,9 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
             raise OutputBusyError(
                 f"{copy.location}: another pipeline of this name committed to the table"
             )
-        if copy.find_restore(self._application, write.since or 0) is not None:
+        since = write.since or 0
+        # Rows that are written again may be there now: after a RESTORE of what was before another.
+        if write.work.end <= since or copy.find_restore(self._application, since) is not None:
             raise OutputBusyError(f"{copy.location} was restored while a batch was written")
         if write.target is None:
             return write

@@ -319,7 +319,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def has_changed(self) -> bool:
-        """Reads the state. Has somebody altered the table, or removed it, since it was read?"""
+        """Reads the state. Has somebody altered, restored or removed the table meanwhile?"""
 
     def sql_type(self, field: StructField) -> str:
         """Return the type of a column in the copy, as SQL."""
@@ -505,7 +505,7 @@ class LakeTable(ABC):
 
     def _recheck(self) -> None:
         """Raise OutputBusyError if somebody altered the table: that may be the change that we were
-        about to make.
+        about to make. Or restored it: the rows of a batch would follow others than planned.
         """
         if self.has_changed():
             raise self._busy_error()

@@ -401,8 +401,10 @@ class DeltaTable(LakeTable):
     # ------------------------------------------------ what is written
 
     def has_changed(self) -> bool:
-        before = self.metadata
-        return not self.exists() or self.metadata != before
+        before, version = self.metadata, self.state.version
+        if not self.exists() or self.metadata != before:
+            return True
+        return _restored_in(self._commit_of, version, self.state.version + 1) is not None
 
     def commit_settled(
         self,

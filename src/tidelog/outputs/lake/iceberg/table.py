@@ -540,8 +540,13 @@ class IcebergTable(LakeTable):
     # ------------------------------------------------ what is written
 
     def has_changed(self) -> bool:
-        before = self.definition()
-        return not self.exists() or self.definition() != before
+        before, head = self.definition(), self._state.head()
+        if not self.exists() or self.definition() != before:
+            return True
+        at = self._state.head()
+        while at not in (head, None):
+            at = self._state.parent(at)
+        return at != head
 
     def commit_settled(
         self,

@@ -19,6 +19,7 @@ import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.errors import UsageError
+from tidelog.spark.sessions.errors import Py4JJavaError, describe_error
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -110,6 +111,14 @@ def test_a_signal_ends_it_with_a_list_of_what_was_not_compared(
         "equal: no\ntables: -\n"
         'not_compared: copy="public.a in delta" reason="verify ended first"\n',
     )
+
+
+def test_an_error_of_java_is_named_by_its_classes_without_its_text(spark: Any) -> None:
+    with pytest.raises(Py4JJavaError) as raised:
+        spark._jvm.java.io.FileInputStream("/a value")
+    text = describe_error(raised.value)
+    assert text.startswith("Py4JJavaError (FileNotFoundException); run it with `tidelog --log-lev")
+    assert "a value" not in text
 
 
 def without_key_of_c(file: Path) -> Config:

@@ -63,9 +63,6 @@ class Transitions(Generic[S, I]):
                 "mistake in Tidelog, please report it; capture restarts from what is stored"
             ) from None
 
-    def allows(self, state: S, event: I) -> bool:
-        return (state, event) in self._next
-
     def moves(self) -> Iterator[tuple[S, I, S]]:
         """Everything that the table allows."""
         yield from ((row.state, row.input, row.then) for row in self.rows)

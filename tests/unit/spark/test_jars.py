@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from tests.support import postgres
 from tests.support.opensearch import OPENSEARCH_JARS
 from typer.testing import CliRunner
 
 from tidelog import cli
-from tidelog.demo.servers import mysql_binaries, postgres
+from tidelog.demo.servers import mysql_binaries
 from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
 from tidelog.spark.sessions.versions import SPARK_VERSION

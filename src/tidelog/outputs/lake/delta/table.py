@@ -439,14 +439,7 @@ class DeltaTable(LakeTable):
         since: int | None,
         end: int,
     ) -> None:
-        """Commit the rows of a batch, with ``end``: the offset below which everything is in the
-        table then. For the rows of a table that was restored it is not above ``since``, and equal
-        to it for the last of them.
-
-        Raises ConflictError, and changes nothing, if somebody else committed since the state was
-        last read, or if ``application`` committed since `committed` was called: another driver,
-        whose commits were read while the table was altered.
-        """
+        """Commit ``actions`` as `commit_settled` does."""
         if self.committed(application) != since:
             raise ConflictError(f"{self.location}: another driver wrote rows at the same time")
         again = since is not None and end <= since  # nothing is beyond the last transaction

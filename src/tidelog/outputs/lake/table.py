@@ -319,7 +319,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def has_changed(self) -> bool:
-        """Reads the state. Has somebody altered, restored or removed the table meanwhile?"""
+        """Reads the state. Has somebody altered, restored or removed the table in the meantime?"""
 
     def sql_type(self, field: StructField) -> str:
         """Return the type of a column in the copy, as SQL."""

@@ -80,6 +80,23 @@ class S3Server(EmbeddedServer):
             "fs.s3a.secret.key": self.secret_access_key,
         }
 
+    @property
+    def pyiceberg_properties(self) -> dict[str, str]:
+        return {
+            "s3.endpoint": self.endpoint,
+            "s3.access-key-id": self.access_key_id,
+            "s3.secret-access-key": self.secret_access_key,
+            "s3.region": self.options["region"],
+        }
+
+    def new_bucket(self) -> str:
+        """One more, for a test of its own: Hadoop has one client for each in a JVM."""
+        name = f"tidelog-{secrets.token_hex(4)}"
+        path = self.directory.parent / name
+        path.mkdir()
+        self._own(path)
+        return name
+
     def url(self, prefix: str) -> str:
         return f"s3://{self.bucket}/{prefix}"
 

@@ -12,7 +12,7 @@ from tidelog.eventlog.consumers import Consumers
 
 OUTPUTS: Final = (
     "postgres", "mysql", "mariadb", "opensearch", "kafka", "kafka_transactions", "http", "files",
-    "files_s3", "delta", "delta_s3", "iceberg",
+    "files_s3", "delta", "delta_s3", "iceberg", "iceberg_s3",
 )  # fmt: skip
 KAFKA: Final = ("kafka", "kafka_transactions")
 DISKS: Final = ("files", "delta", "iceberg")
@@ -197,6 +197,7 @@ _LOST: Final = {
     "http": ("127.0.0.1 does not accept requests",),
     "files_s3": ("is under way", "can't be reached"),
     "delta_s3": ("is under way", "Check the endpoint"),
+    "iceberg_s3": ("is under way", "Check the endpoint"),
 }
 _UNDER_WAY: Final = ("is under way",)
 _REFUSED: Final = ("TOPIC_AUTHORIZATION_FAILED", "authorization")
@@ -233,6 +234,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
             "files_s3": (*_UNDER_WAY, "403"),
             "delta": ("Read-only file system",),
             "delta_s3": (*_UNDER_WAY, "403"),
+            "iceberg_s3": (*_UNDER_WAY, "403"),
             "iceberg": ("Read-only file system",),
         },
         {},
@@ -250,6 +252,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
             "files_s3": (*_UNDER_WAY, "507"),
             "delta": _NO_SPACE,
             "delta_s3": (*_UNDER_WAY, "507"),
+            "iceberg_s3": (*_UNDER_WAY, "507"),
             "iceberg": _NO_SPACE,
         },
         dict.fromkeys((*KAFKA, "mysql"), "its server ends by itself: see killed"),
@@ -262,6 +265,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
             "http": ("HTTP 503",),
             "files_s3": (*_UNDER_WAY, "503"),
             "delta_s3": (*_UNDER_WAY, "503"),
+            "iceberg_s3": (*_UNDER_WAY, "503"),
         },
         dict.fromkeys(
             ("postgres", "mysql", "mariadb", "opensearch", *KAFKA, *DISKS), "no such answer"
@@ -282,7 +286,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
         _changed,
         dict.fromkeys(("postgres", "mysql", "mariadb"), ("columns v changed their type",))
         | dict.fromkeys(
-            ("delta", "delta_s3", "iceberg"), ("column v of public.t is string now and was int",)
+            ("delta", "delta_s3", "iceberg", "iceberg_s3"),
+            ("column v of public.t is string now and was int",),
         ),
         dict.fromkeys(
             ("opensearch", *KAFKA, "http", "files", "files_s3"),
@@ -314,5 +319,6 @@ CHEAP: Final = (
     "files-full",
     "delta-full",
     "delta_s3-away",
+    "iceberg_s3-busy",
     "delta-changed",
 )

@@ -23,10 +23,7 @@ from tidelog.config import Config, load_config
 from tidelog.errors import TidelogError
 
 PATIENCE_S = 240.0
-PIPELINE = (
-    "{trigger_ms: 50, master: 'local[2]', "
-    "conf: {spark.sql.shuffle.partitions: 2, spark.ui.enabled: false}}"
-)
+CONF = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
 
 
 class TwoOutputs:
@@ -50,10 +47,13 @@ class TwoOutputs:
             "on_schema_change": "lenient",
         }  # fmt: skip
         outputs = [witness, *([self._target.section] if self.copy else [])]
+        pipeline = {
+            "trigger_ms": 50, "master": "local[2]", "conf": CONF | self._target.place.conf
+        }  # fmt: skip
         file = self._root / "tidelog.yaml"
         file.write_text(
             "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
-            f"pipeline: {PIPELINE}\noutputs: {json.dumps(outputs)}\n"
+            f"pipeline: {json.dumps(pipeline)}\noutputs: {json.dumps(outputs)}\n"
         )
         return load_config(file, {})
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import duckdb
+from pyiceberg.exceptions import NoSuchTableError
 from tests.behaviours.outputs import activity_files, api, search_index
 from tests.behaviours.outputs.destination_delta_s3 import s3
 from tests.faults.outputs.source import Source
 from tests.faults.outputs.target import Strike, Target, nothing
+from tests.integration.iceberg_catalogs.test_jdbc_catalog import catalog_at
+from tests.integration.iceberg_catalogs.test_tables_on_s3 import by_others, jars
 from tests.integration.spark.frozen_destinations import Place
 from tests.support.delta_readers import by_duckdb
 from tests.support.faulty_network import FaultyNetwork
+from tests.support.iceberg_readers import by_pyiceberg
 
 from tidelog.outputs.opensearch.indices import index_name
 
@@ -100,40 +104,49 @@ class OpenSearch(HttpTarget):
         return self._block("read_only_allow_delete")
 
 
-class S3Files(HttpTarget):
+class S3Target(HttpTarget):
+    """Files in a bucket of their own."""
+
     writes = "PUT"
 
     def make(self) -> Place:
         self.server = s3()
-        made = self.places.files()
-        options = self.server.options
-        prefix = f"activity-{secrets.token_hex(4)}"
-        port = self._network(self.server.port)
-        options["endpoint"] = f"http://127.0.0.1:{port}"
-        made.output |= {"path": self.server.url(prefix), "storage_options": options}
-        path = self.server.files(prefix)
+        made, bucket = self._made(), self.server.new_bucket()
+        endpoint = f"http://127.0.0.1:{self._network(self.server.port)}"
+        made.output["storage_options"] = self.server.options | {"endpoint": endpoint}
+        self._put_at(made, f"s3://{bucket}/lake", self.server.directory.parent / bucket / "lake")
+        return made
+
+    def _made(self) -> Place:
+        raise NotImplementedError
+
+    def _put_at(self, made: Place, url: str, files: Path) -> None:
+        raise NotImplementedError
+
+
+class S3Files(S3Target):
+    def _made(self) -> Place:
+        return self.places.files()
+
+    def _put_at(self, made: Place, url: str, files: Path) -> None:
+        made.output["path"] = url
 
         def found() -> list[Any]:
             try:
-                return sorted(map(_record, activity_files.read(path)), key=str)
+                return sorted(map(_record, activity_files.read(files)), key=str)
             except (AssertionError, FileNotFoundError):  # the server is amid writing one
                 return []
 
         made.found = found
-        return made
 
 
-class S3Delta(HttpTarget):
-    writes = "PUT"
+class S3Delta(S3Target):
+    def _made(self) -> Place:
+        return self.places.delta()
 
-    def make(self) -> Place:
-        self.server = s3()
-        made = self.places.delta()
-        prefix = f"lake-{secrets.token_hex(4)}"
-        port = self._network(self.server.port)
-        options = self.server.options | {"endpoint": f"http://127.0.0.1:{port}"}
-        made.output |= {"path": self.server.url(prefix), "storage_options": options}
-        self.table = self.server.files(prefix) / "public/t"
+    def _put_at(self, made: Place, url: str, files: Path) -> None:
+        made.output["path"] = url
+        self.table = files / "public/t"
 
         def found() -> list[Any]:
             try:
@@ -143,11 +156,35 @@ class S3Delta(HttpTarget):
             return [(row["id"], row["v"]) for row in rows]
 
         made.found = found
-        return made
 
     def follow(self, message: str) -> None:
         assert "Move the table away" in message, message
         self.table.rename(self.table.parent / "away")
+
+
+class S3Iceberg(S3Target):
+    """In a catalog in PostgreSQL."""
+
+    def _made(self) -> Place:
+        return Place({"kind": "iceberg"}, list, None, "iceberg.written", conf=jars())
+
+    def _put_at(self, made: Place, url: str, files: Path) -> None:
+        dsn = self.places._request.getfixturevalue("database")
+        made.output["catalog"] = catalog_at(dsn) | {"warehouse": url}
+        self.lake = by_others(dsn, "tidelog_copy", self.server)
+
+        def found() -> list[Any]:
+            try:
+                rows = by_pyiceberg(self.lake.load_table("public.t"))
+            except (NoSuchTableError, OSError):  # there is none yet, or the server is away
+                return []
+            return [(row["id"], row["v"]) for row in rows]
+
+        made.found = found
+
+    def follow(self, message: str) -> None:
+        assert "Move the table away" in message, message
+        self.lake.rename_table("public.t", "public.away")
 
 
 def _change(event: Any) -> tuple[str, int, str | None]:

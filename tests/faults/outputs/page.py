@@ -14,8 +14,7 @@ Each kind of output runs under each fault, with real servers and file systems. A
 the same pipeline has no fault.
 
 - During the fault `tidelog status` shows it, and the second output gets every change.
-- Afterwards the copy is equal to the source: no change is lost or repeated, and no key went back in
-  time.
+- Afterwards the copy is the source: nothing is lost or repeated, and no key went back in time.
 
 `python -m tests.faults.outputs.page` makes this page from the suite, `tests/faults/outputs`. All
 pairs of an output and a fault hold, but those under *Exceptions*. `make test-thorough` runs all.
@@ -25,6 +24,7 @@ _TITLES: Final = {
     "kafka": "compacted Kafka", "kafka_transactions": "Kafka by transactions", "http": "HTTP",
     "files": "Files", "files_s3": "Files on S3", "delta": "Delta",
     "delta_s3": "Delta on S3", "iceberg": "Iceberg",
+    "iceberg_s3": "Iceberg on S3",
 }  # fmt: skip
 
 

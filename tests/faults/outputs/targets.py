@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.faults.outputs.brokers import Kafka, KafkaTransactions
 from tests.faults.outputs.databases import MariaDb, MySql, Postgres
 from tests.faults.outputs.disks import Delta, Files, Iceberg
-from tests.faults.outputs.http_servers import Api, OpenSearch, S3Delta, S3Files
+from tests.faults.outputs.http_servers import Api, OpenSearch, S3Delta, S3Files, S3Iceberg
 from tests.faults.outputs.target import Target
 
 TARGETS: dict[str, type[Target]] = {
@@ -21,4 +21,5 @@ TARGETS: dict[str, type[Target]] = {
     "delta": Delta,
     "delta_s3": S3Delta,
     "iceberg": Iceberg,
+    "iceberg_s3": S3Iceberg,
 }

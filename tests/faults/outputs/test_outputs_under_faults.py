@@ -27,7 +27,7 @@ from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.system.backoff import Backoff
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
-LAKE = "iceberg" if SPARK_VERSION == SPARK_OF_ICEBERG else "delta"
+OTHERS = ("delta", "iceberg_s3") if SPARK_VERSION == SPARK_OF_ICEBERG else ("iceberg",)
 
 
 class Scene:
@@ -49,8 +49,8 @@ def scene(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scene]:
     cell: Cell = request.getfixturevalue("cell")
-    if cell.output in ("delta", "iceberg") and cell.output != LAKE:
-        pytest.skip(f"the other Spark: this one has {LAKE}")
+    if cell.output in OTHERS:
+        pytest.skip(f"it is tested on another Spark than {SPARK_VERSION}")
     # An output that has stopped is tried again soon, and so is a table that is left out.
     monkeypatch.setattr(output_loop, "_TAKE_AGAIN_S", 1.0)
     monkeypatch.setitem(OutputGroup.__init__.__kwdefaults__, "retry_s", Backoff(1.0, 2.0))

@@ -23,6 +23,7 @@ class Delivered:
     def __init__(self, spark: Any, built: BuiltLog, root: Path) -> None:
         self.spark, self.built = spark, built
         self.warehouse = f"file://{root}/warehouse"
+        self.storage_options: dict[str, str] = {}
 
     def output(self, catalog: Mapping[str, str], **options: Any) -> IcebergOutput:
         """``options``: arguments of the output, or of its options."""
@@ -31,6 +32,7 @@ class Delivered:
             for key in ("catalog_name", "name", "state", "settings", "storage_options")
             if key in options
         }
+        named.setdefault("storage_options", self.storage_options)
         return IcebergOutput(
             self.spark,
             self.built.path,

@@ -21,10 +21,10 @@ def catalog_at(dsn: str) -> dict[str, str]:
     return {"type": "jdbc", "uri": uri, **login}
 
 
-def by_others(dsn: str, name: str, warehouse: str) -> SqlCatalog:
+def by_others(dsn: str, name: str, warehouse: str, **properties: str) -> SqlCatalog:
     """The catalog as PyIceberg opens it."""
     uri = dsn.replace("postgresql:", "postgresql+psycopg:")
-    return SqlCatalog(name, uri=uri, warehouse=warehouse)
+    return SqlCatalog(name, uri=uri, warehouse=warehouse, **properties)
 
 
 def names_in(table: object) -> list[tuple[int, str]]:

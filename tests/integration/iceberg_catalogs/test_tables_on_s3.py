@@ -9,7 +9,8 @@ from tests.integration.iceberg_catalogs.test_jdbc_catalog import catalog_at
 from tests.integration.spark.orders import orders
 from tests.support.iceberg_readers import by_pyiceberg
 from tests.support.iceberg_rest import RestCatalogServer
-from tests.support.s3 import S3Server
+from tests.support.postgres_jdbc import postgres_jdbc_jar
+from tests.support.s3 import S3Server, hadoop_aws_jars
 
 from tidelog.errors import AccessRefusedError, StorageError
 from tidelog.eventlog.storage import OPTIONS_VARIABLE
@@ -17,18 +18,15 @@ from tidelog.eventlog.storage import OPTIONS_VARIABLE
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 
+def jars() -> dict[str, str]:
+    """Of a pipeline into such tables."""
+    return {"spark.jars": ",".join(map(str, [*hadoop_aws_jars(), postgres_jdbc_jar()]))}
+
+
 def by_others(dsn: str, name: str, s3: S3Server) -> SqlCatalog:
     """The catalog as PyIceberg opens it."""
-    return SqlCatalog(
-        name,
-        **{
-            "uri": dsn.replace("postgresql:", "postgresql+psycopg:"),
-            "s3.endpoint": s3.endpoint,
-            "s3.access-key-id": s3.access_key_id,
-            "s3.secret-access-key": s3.secret_access_key,
-            "s3.region": "us-east-1",
-        },
-    )
+    uri = dsn.replace("postgresql:", "postgresql+psycopg:")
+    return SqlCatalog(name, uri=uri, **s3.pyiceberg_properties)
 
 
 def test_data_and_metadata_are_written_by_the_options_of_the_output(

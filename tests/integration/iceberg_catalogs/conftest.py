@@ -11,9 +11,6 @@ import pytest
 from tests.integration.spark.conftest import *  # noqa: F403 - its fixtures
 from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
-from tests.support.iceberg_rest import FaultyCatalog, RestCatalogServer
-from tests.support.postgres import PostgresServer
-from tests.support.postgres_jdbc import jdbc_uri
 
 from tidelog.errors import OutputError
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
@@ -95,32 +92,9 @@ def change(delivered: Delivered) -> None:
     built.flush()
 
 
-TOKEN = "t0ken"
-
 CHANGED = {0: "n0", 1: "changed", 2: "n2", 4: "n4"}
 
 
 @pytest.fixture
 def delivered(spark: Any, built: BuiltLog, tmp_path: Path) -> Delivered:
     return Delivered(spark, built, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def server(
-    request: pytest.FixtureRequest,
-    postgres: PostgresServer,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[RestCatalogServer]:
-    name = request.module.__name__.rpartition(".")[2]
-    uri, login = jdbc_uri(postgres.create_database(f"rest_{name}"))
-    warehouse: Path = tmp_path_factory.mktemp("warehouse")
-    catalog = {"type": "jdbc", "uri": uri, **login, "jdbc.schema-version": "V1"}
-    with RestCatalogServer(catalog | {"warehouse": f"file://{warehouse}"}) as started:
-        yield started
-
-
-@pytest.fixture
-def front(server: RestCatalogServer) -> Iterator[FaultyCatalog]:
-    """A REST catalog that wants `TOKEN`."""
-    with FaultyCatalog(server.port, token=TOKEN) as catalog:
-        yield catalog

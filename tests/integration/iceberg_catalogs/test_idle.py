@@ -11,16 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.catalog.sql import SqlCatalog
-from tests.integration.iceberg_catalogs.conftest import TOKEN, Delivered, change, written_output
+from tests.integration.iceberg_catalogs.conftest import Delivered, change, written_output
 from tests.integration.spark.orders import COLUMNS, orders
 from tests.support.build_log import BuiltLog
 from tests.support.iceberg_readers import by_duckdb
-from tests.support.iceberg_rest import FaultyCatalog
 from tests.support.idle import is_idle
-from tests.support.postgres_jdbc import jdbc_uri, postgres_jdbc_jar
 
 from tidelog.config import load_config
 from tidelog.state.sqlite import SqliteState
@@ -44,11 +39,11 @@ except SystemExit as ended:
 
 
 class Place:
-    """A pipeline that has delivered two batches."""
+    """A pipeline that has delivered two batches into a catalog of files."""
 
-    def __init__(self, path: Path, config: str = CONFIG) -> None:
+    def __init__(self, path: Path) -> None:
         self.path, self.config = path, path / "tidelog.yaml"
-        self.config.write_text(config)
+        self.config.write_text(CONFIG)
         self.built = BuiltLog(path / "log")
         self.table = orders(self.built)
         self.metadata = path / "lake" / "public" / "orders" / "metadata"
@@ -177,41 +172,3 @@ def test_rows_that_were_taken_back_meanwhile_are_something_to_do(
         output.prepare(built.log.generation)  # it writes them again
         output.finish(threading.Event())
         assert state.keys("idle/")
-
-
-def in_catalog(path: Path, catalog: dict[str, str], conf: dict[str, str]) -> Place:
-    before = CONFIG.partition("outputs")[0]
-    outputs = json.dumps([{"kind": "iceberg", "catalog": catalog}])
-    config = f"{before}pipeline: {{conf: {json.dumps(conf)}}}\noutputs: {outputs}\n"
-    return Place(path, config)
-
-
-def check_in_catalog(place: Place, theirs: Callable[[], Catalog]) -> None:
-    """With PyIceberg as another writer."""
-    done = place.run(java=False)
-    assert done.stdout.endswith("0 set()\n"), done.stderr
-    with theirs().load_table("public.orders").transaction() as transaction:
-        transaction.set_properties({"theirs": "1"})
-    assert "needs Java" in place.run(java=False).stderr
-    assert place.run().returncode == 0
-    assert place.is_idle()
-    theirs().drop_table("public.orders")
-    assert not place.is_idle()
-
-
-def test_a_catalog_in_postgresql_is_asked_by_sql(tmp_path: Path, database: str) -> None:
-    uri, login = jdbc_uri(database)
-    catalog = {"type": "jdbc", "uri": uri, **login, "warehouse": f"file://{tmp_path}/lake"}
-    place = in_catalog(tmp_path, catalog, {"spark.jars": str(postgres_jdbc_jar())})
-    address = database.replace("postgresql:", "postgresql+psycopg:")
-    check_in_catalog(place, lambda: SqlCatalog("tidelog_iceberg", uri=address))
-
-
-@pytest.mark.parametrize("by", ["token", "credential"])
-def test_a_rest_catalog_is_asked_by_http(tmp_path: Path, front: FaultyCatalog, by: str) -> None:
-    front.token = TOKEN if by == "token" else "client-credentials-token:sub=tidelog"
-    login = {"token": TOKEN} if by == "token" else {"credential": "tidelog:s3cret"}
-    place = in_catalog(tmp_path, {"type": "rest", "uri": front.uri, **login}, {})
-    check_in_catalog(place, lambda: RestCatalog("theirs", uri=front.uri, token=front.token))
-    front.token = "another"
-    assert not place.is_idle()

@@ -6,13 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from tests.integration.iceberg_catalogs.conftest import (
     CHANGED,
-    TOKEN,
     Delivered,
     change,
     written_output,
@@ -23,14 +23,36 @@ from tests.support.iceberg_rest import (
     FaultyCatalog,
     Passed,
     Request,
+    RestCatalogServer,
     held,
     once_committed,
     refused,
 )
+from tests.support.postgres import PostgresServer
+from tests.support.postgres_jdbc import jdbc_uri
 
 from tidelog.errors import AccessRefusedError
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+TOKEN = "t0ken"
+
+
+@pytest.fixture(scope="module")
+def server(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RestCatalogServer]:
+    uri, login = jdbc_uri(postgres.create_database("rest_catalog"))
+    warehouse: Path = tmp_path_factory.mktemp("warehouse")
+    catalog = {"type": "jdbc", "uri": uri, **login, "jdbc.schema-version": "V1"}
+    with RestCatalogServer(catalog | {"warehouse": f"file://{warehouse}"}) as started:
+        yield started
+
+
+@pytest.fixture
+def front(server: RestCatalogServer) -> Iterator[FaultyCatalog]:
+    with FaultyCatalog(server.port, token=TOKEN) as catalog:
+        yield catalog
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 Such a check reads each table by modules that take most of a second to load (numba, pyspark), or by
 Iceberg's library, which needs Java. It holds as long as nobody has committed to a table: that is
-seen by names in the table's log, or of its metadata files, or by what the catalog says.
+seen by names in the table's log, or of its metadata files.
 """
 
 from __future__ import annotations
@@ -30,41 +30,30 @@ WatchedFiles = Mapping[str, bool]
 """
 
 
-def is_as_checked(
-    log: LogExtent,
-    output: str,
-    settings: str,
-    look: Callable[[Mapping[str, Any]], object] | None = None,
-) -> bool:
-    """Return whether log, settings and tables are those of the last `record_check`. ``look``
-    returns how the tables are now; by default their files are read.
-    """
+def is_as_checked(log: LogExtent, output: str, settings: str) -> bool:
+    """Return whether log, settings and tables are those of the last `record_check`."""
     found = log.state.get(_key(log, output))
-    if found is None or found.value.get("inputs") != _inputs(log, output, settings):
-        return False
-    tables = found.value["tables"]
-    return bool((look or _file_tags)(tables) == tables)
+    return (
+        found is not None
+        and found.value.get("inputs") == _inputs(log, output, settings)
+        and all(_tags(path, tags) == tags for path, tags in found.value["files"].items())
+    )
 
 
-def record_check(log: LogExtent, output: str, settings: str, tables: Mapping[str, Any]) -> None:
-    """Store that the output has all of the log, and how its tables are."""
-    checked = {"inputs": _inputs(log, output, settings), "tables": dict(tables)}
-    log.state.put(_key(log, output), checked, None)
-
-
-def record_files(
+def record_check(
     log: LogExtent, output: str, settings: str, tables: Mapping[str, WatchedFiles]
 ) -> None:
-    """Store the same; ``tables`` by path. Unless there are other files now: somebody has committed
-    since.
+    """Store that the output has all of the log; ``tables`` by path. Unless these are other files
+    now: somebody has committed since.
     """
-    tags = _file_tags(tables)
+    tags = {path: _tags(path, files) for path, files in tables.items()}
     if all(
         (tags[path][name] is not None) == exists
         for path, files in tables.items()
         for name, exists in files.items()
     ):
-        record_check(log, output, settings, tags)
+        checked = {"inputs": _inputs(log, output, settings), "files": tags}
+        log.state.put(_key(log, output), checked, None)
 
 
 def copies_if_idle(
@@ -128,8 +117,6 @@ def _inputs(log: LogExtent, output: str, settings: str) -> list[Any]:
     return [log.end, digest, left_out.messages(), left_out.keyless()]
 
 
-def _file_tags(tables: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str | None]]:
-    stores = {path: open_file_store(path) for path in tables}
-    return {
-        path: {name: stores[path].tag(name) for name in names} for path, names in tables.items()
-    }
+def _tags(path: str, names: Iterable[str]) -> dict[str, str | None]:
+    store = open_file_store(path)
+    return {name: store.tag(name) for name in names}

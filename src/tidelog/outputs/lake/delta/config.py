@@ -202,7 +202,7 @@ def _names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str
 
 
 def _idle(section: DeltaSection, log: LogExtent) -> bool:
-    from tidelog.outputs.lake.idle import is_as_checked, record_files
+    from tidelog.outputs.lake.idle import is_as_checked, record_check
 
     section.provide_options()
     settings = section.model_dump_json()
@@ -213,7 +213,7 @@ def _idle(section: DeltaSection, log: LogExtent) -> bool:
     options = _options(section)
     files = files_if_idle(log, str(section.path), section.name, section.tables, options)
     if files is not None:
-        record_files(log, section.name, settings, files)
+        record_check(log, section.name, settings, files)
     return files is not None
 
 

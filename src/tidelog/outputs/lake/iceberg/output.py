@@ -23,8 +23,7 @@ from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.errors import error_class_of
-from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog, catalog_of, own_catalog_name
-from tidelog.outputs.lake.iceberg.metadata_locations import table_key
+from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog, catalog_of
 from tidelog.outputs.lake.iceberg.partitioning import Partition
 from tidelog.outputs.lake.iceberg.table import (
     DELETED,
@@ -33,12 +32,7 @@ from tidelog.outputs.lake.iceberg.table import (
     committed_property,
     plain,
 )
-from tidelog.outputs.lake.idle import (
-    WatchedFiles,
-    copies_if_idle,
-    record_check,
-    record_files,
-)
+from tidelog.outputs.lake.idle import WatchedFiles, copies_if_idle, record_check
 from tidelog.outputs.lake.java_libraries import JavaLibraries, java_libraries
 from tidelog.outputs.lake.output import LakeOptions, LakeOutput, guarded
 from tidelog.outputs.lake.table import application_of, parts_of
@@ -206,22 +200,14 @@ class IcebergOutput(LakeOutput[IcebergTable]):
 
     @guarded
     def _record_check(self) -> None:
-        state, settings = self._state, self._settings
-        if state is None or settings is None:
+        root, state, settings = self._root, self._state, self._settings
+        if root is None or state is None or settings is None:
             return
         log = LogExtent(self._log_path, self.log.generation, self.log.latest_offset(), state)
         copies = copies_if_idle(log, self.name, self._patterns, self._table)
-        if copies is None:
-            return
-        if self._root is None:
-            name = self._catalog.name
-            if name not in (self._catalog_name, own_catalog_name(self.name)):
-                return  # it depends on which others are in the database
-            found = {table_key(name, each.parts): each.metadata_location() for each in copies}
-            record_check(log, self.name, settings, found)
-        else:
+        if copies is not None:
             files = {f"{plain(each.location)}/metadata": _watched_files(each) for each in copies}
-            record_files(log, self.name, settings, files)
+            record_check(log, self.name, settings, files)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -259,8 +245,7 @@ class IcebergOutput(LakeOutput[IcebergTable]):
 
 def _watched_files(copy: IcebergTable) -> WatchedFiles:
     """Of a catalog of files, as ``HadoopTableOperations`` of Iceberg's library finds the newest."""
-    location = copy.metadata_location()
-    name = None if location is None else location.rpartition("/")[2]
+    name = copy.metadata_file()
     version = 0 if name is None else int(name.partition(".")[0].removeprefix("v"))
     later = {f"v{version + 1}{codec}.metadata.json": False for codec in ("", ".gz")}
     return {"version-hint.text": name is not None, **({name: True} if name else {}), **later}

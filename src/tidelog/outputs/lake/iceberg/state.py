@@ -246,9 +246,9 @@ class IcebergState:
         return str(self._parts["location"])
 
     @property
-    def metadata_location(self) -> str:
-        """The file that the metadata were read from."""
-        return str(self._base.metadataFileLocation())
+    def metadata_file(self) -> str:
+        """The name of the file that the metadata were read from."""
+        return str(self._base.metadataFileLocation()).rpartition("/")[2]
 
     @property
     def format_version(self) -> int:

@@ -185,7 +185,7 @@ class IcebergTable(LakeTable):
     ) -> None:
         super().__init__(location, layout, rewrite, keyless_layout)
         self._catalog = catalog
-        self.parts = tuple(parts)
+        self._parts = tuple(parts)
         self._branch = branch
         self._found: IcebergState | None = None
         self._loaded_at = 0.0
@@ -208,7 +208,7 @@ class IcebergTable(LakeTable):
         now = time.monotonic()
         is_old = now - self._loaded_at >= RELOAD_S
         if self._found is None or is_old or not self._found.follow():
-            self._found, self._loaded_at = self._catalog.load(self.parts), now
+            self._found, self._loaded_at = self._catalog.load(self._parts), now
         if self._found is None:
             return False
         if self._supported != (inputs := support_inputs(self._found)):
@@ -217,9 +217,9 @@ class IcebergTable(LakeTable):
             self._supported = inputs
         return True
 
-    def metadata_location(self) -> str | None:
-        """Return the file of the metadata; None: there is no table."""
-        return None if self._found is None else self._found.metadata_location
+    def metadata_file(self) -> str | None:
+        """Return the name of the file of the metadata; None: there is no table."""
+        return None if self._found is None else self._found.metadata_file
 
     def committed(self, application: str) -> int | None:
         found = self._state.property(committed_property(application))
@@ -427,7 +427,7 @@ class IcebergTable(LakeTable):
             "write.metadata.delete-after-commit.enabled": "true",
         }
         self._catalog.create(
-            self.parts,
+            self._parts,
             {"type": "struct", "fields": schema},
             {"spec-id": 0, "fields": spec},
             properties,
@@ -683,7 +683,7 @@ class IcebergTable(LakeTable):
         """See `IcebergState.expire` and, with ``thin``, `IcebergState.thin`. Raises OutputBusyError
         if others commit all the time.
         """
-        found = self._catalog.load(self.parts)
+        found = self._catalog.load(self._parts)
         if found is None:
             raise OutputBusyError(f"{self.location} was removed")
         if thin:

@@ -35,6 +35,7 @@ Found = dict[str, Any]
 FORMS: Final = ("copy", "changes", "history")
 REST_S: Final = 0.7
 """Users wait twice as long at most between two commits."""
+LAST_VERSIONS: Final = 6
 _TRIES: Final = 20
 _CATALOG: Final = "lake"
 _AWAY: Final = (duckdb.Error, FileNotFoundError)
@@ -112,6 +113,10 @@ class Lake(ABC):
         return [*readers]
 
     @abstractmethod
+    def restore(self, table: Table, spark: Any, rng: random.Random) -> str:
+        """A user puts the table back to one of its last versions. Returns which."""
+
+    @abstractmethod
     def check_kept(self) -> None:
         """Is there what users made, and as it was? Raises HistoryError."""
 
@@ -140,6 +145,12 @@ class DeltaLake(Lake):
 
     def check_kept(self) -> None:
         """Nothing: Delta has no tags."""
+
+    def restore(self, table: Table, spark: Any, rng: random.Random) -> str:
+        now = deltalake.DeltaTable(self.place(table)).version()
+        version = rng.randint(max(1, now - LAST_VERSIONS), now - 1)
+        spark.sql(f"RESTORE TABLE delta.`{self.place(table)}` TO VERSION AS OF {version}")
+        return f"version {version}"
 
     def _readers(self, spark: Any) -> Mapping[str, Callable[[Table], pa.Table]]:
         found: dict[str, Callable[[Table], pa.Table]] = {"delta-rs": self._by_delta_rs}
@@ -230,6 +241,15 @@ class IcebergLake(Lake):
 
     def commits(self, table: Table) -> int:
         return 1 + int(self.load(table).metadata.last_sequence_number)
+
+    def restore(self, table: Table, spark: Any, rng: random.Random) -> str:
+        """To one of those that readers saw: a branch has others."""
+        opened = self.load(table)
+        there = {each.snapshot_id for each in opened.snapshots()}
+        seen = [each.snapshot_id for each in opened.history() if each.snapshot_id in there]
+        snapshot = rng.choice(seen[-LAST_VERSIONS:])
+        spark.sql(f"CALL {_CATALOG}.system.set_current_snapshot('{table.name}', {snapshot})")
+        return f"snapshot {snapshot}"
 
     def _readers(self, spark: Any) -> Mapping[str, Callable[[Table], pa.Table]]:
         found: dict[str, Callable[[Table], pa.Table]] = {

@@ -9,16 +9,24 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
-from tests.e2e.history_lakes import DeltaLake, IcebergLake, Lake, Users, users_session
+from tests.e2e.history_lakes import (
+    DeltaLake,
+    IcebergLake,
+    Lake,
+    Users,
+    is_conflict,
+    users_session,
+)
 from tests.e2e.history_processes import Collector
 from tests.e2e.history_run import LEASE_S, SETTLE_S, Run
 from tests.support.oracle.history import HistoryError, SourceHistory, lasts
@@ -133,6 +141,7 @@ class PipelineRun(Run):
                     with self.workload.still():
                         self.commander.resume()
                         self._await_equal()
+                        self._restore_tables()
 
     def _strike(self, fault: str) -> None:
         """A kill waits until the pipeline has delivered something, if it does not die before."""
@@ -153,6 +162,28 @@ class PipelineRun(Run):
         self.killed += 1
         self._note("pipeline killed at any place")
         self._begin_pipeline()
+
+    def _restore_tables(self) -> None:
+        """Users with Spark put tables back: what is missing then comes by the next start."""
+        if self._users_spark is None:
+            return
+        with self._witness.forgetting(*(lake.name for lake in self._lakes)):
+            self._pipelines[-1][0].close()
+            for lake, table in product(self._lakes, self.source.tables.values()):
+                if self.rng.random() < 0.5:
+                    self._restore(lake, table)
+            self._begin_pipeline()
+            self._await_lacking_nothing()
+
+    def _restore(self, lake: Lake, table: Table) -> None:
+        try:
+            to = lake.restore(table, self._users_spark, self.rng)
+        except Exception as error:
+            if not is_conflict(error):
+                raise
+            self._restore(lake, table)
+        else:
+            self._note(f"{lake.name}'s {table.name} put back to {to}")
 
     def _begin_pipeline(self) -> None:
         """One that dies by itself, until enough did. The first does when a batch is in the tables
@@ -261,17 +292,20 @@ class PipelineRun(Run):
 
     def _await_equal(self) -> None:
         self._await_delivery()
+        self._await_lacking_nothing()
+        self._witness.check()
+        self._users.check()
+        self._note(
+            f"outputs are equal, {self._witness.looks} looks, {self.killed} pipelines killed"
+        )
+
+    def _await_lacking_nothing(self) -> None:
         deadline = time.monotonic() + SETTLE_S
         while lacking := self._lacking():
             if time.monotonic() > deadline:
                 raise HistoryError(f"{lacking[:2000]}\n{self._pipelines[-1][0].said[-4000:]}")
             time.sleep(0.5)
             self._watch_processes()
-        self._witness.check()
-        self._users.check()
-        self._note(
-            f"outputs are equal, {self._witness.looks} looks, {self.killed} pipelines killed"
-        )
 
     def _settle(self, config: Config, collector: Collector) -> None:
         super()._settle(config, collector)
@@ -375,6 +409,14 @@ class _Witness(threading.Thread):
             raise self._failure
         for look in self._all():
             look()
+
+    @contextmanager
+    def forgetting(self, *titles: str) -> Iterator[None]:
+        """Looks at nothing meanwhile, and forgets how far these outputs were."""
+        with self._turn:
+            yield
+            self._newest = {key: at for key, at in self._newest.items() if key[0] not in titles}
+            self._ends = {key: at for key, at in self._ends.items() if key[0] not in titles}
 
     def _all(self) -> list[Callable[[], None]]:
         copies = [partial(self._look_at_copy, *each) for each in self._copies]

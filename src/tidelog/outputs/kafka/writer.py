@@ -254,9 +254,9 @@ class KafkaSender:
 
     def _drain(self) -> None:
         """Wait until all results are known: waiting messages are not sent, those in flight are
-        answered.
+        answered. But not those of a transaction, which is aborted: some never are.
         """
-        self._producer.purge(in_flight=False)
+        self._producer.purge(in_flight=self._transactional)
         self._wait_for(self._producer)
 
     def _wait_for(self, producer: Producer) -> None:

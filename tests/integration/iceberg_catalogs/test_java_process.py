@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.iceberg_catalogs.test_idle import CONFIG
 from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
 from tests.support.iceberg_readers import by_duckdb
@@ -29,13 +30,6 @@ from tidelog.spark.sessions.jars import iceberg_jars
 from tidelog.spark.sessions.local import DriverTasks, LocalSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
-
-CONFIG = """
-source: {kind: postgres, url: 'postgresql://u@h/d'}
-log: {path: log}
-state: {url: 'sqlite:///state.db'}
-outputs: [{kind: iceberg, path: lake}]
-"""
 
 
 def rows(directory: Path) -> list[tuple[int, str]]:

@@ -69,8 +69,10 @@ from tidelog.system.processes import unix_ms
 # Failed dumps. Pure.
 
 REPEAT_MS = Backoff(first=60_000, longest=3_600_000)
-REST_FACTOR, LEAST_REST_MS = 20, 10_000
-"""A failed table rests for this many times the time that reading it took."""
+REST_FACTOR = 20
+"""A table rests between automatic dumps for this many times the time that reading it took."""
+LEAST_REST_MS = 10_000
+"""The shortest rest after a dump that did not fail."""
 
 
 @dataclass(frozen=True, slots=True)

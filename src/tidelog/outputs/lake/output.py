@@ -29,12 +29,7 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.option_values import ColumnTypes
 from tidelog.model.patterns import all_but, choice, dump_command
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.left_out import (
-    DROPPED,
-    check_has_columns,
-    key_line,
-    missing_key_error,
-)
+from tidelog.outputs.base.left_out import DROPPED, check_has_columns, key_line, missing_key_error
 from tidelog.outputs.base.output import BaseOutput
 from tidelog.outputs.base.ranges import (
     deleted_below,
@@ -61,18 +56,8 @@ from tidelog.outputs.lake.table import (
     check_place,
     resume_offset,
 )
-from tidelog.ports import (
-    DumpCompleted,
-    OutputBatch,
-    StateStore,
-    TableRange,
-    TargetTable,
-)
-from tidelog.spark.datasource.partitions import (
-    partition_refs,
-    schema_now,
-    whole_segments,
-)
+from tidelog.ports import DumpCompleted, OutputBatch, StateStore, TableRange, TargetTable
+from tidelog.spark.datasource.partitions import partition_refs, schema_now, whole_segments
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.sessions.errors import (
     connect_error,

@@ -183,7 +183,7 @@ def test_a_table_that_is_altered_is_the_one_that_spark_alters(spark: Any, tmp_pa
         lambda t: t.with_type("id", IntegerType()).with_type("n", DecimalType(12, 3)),
         lambda t: t.with_column_mapping(),
         lambda t: t.with_columns([StructField("a b", DateType())]).with_clusters(["v"]),
-        lambda t: t.with_property("tidelog.dropped", "[]"),
+        lambda t: t.with_properties({"tidelog.dropped": "[]"}),
     ):
         table.define(change(table.definition))
     assert detail(spark, table.place) == detail(spark, str(place))

@@ -323,9 +323,11 @@ def test_what_checkpoints_may_have_forgotten_is_kept_for_longer(
     """A table whose checkpoints know files for a week, and versions that are kept for thirty."""
     lake.remove(lake.add("x.parquet"), 9)
     write_checkpoint(lake.table.store, lake.state)  # without the file
+    before = lake.state.version
     vacuums(30 * DAY_S).take_turn([lake.copy])
     lake.copy.exists()
     assert lake.copy.property(REMOVED_FILES) == "interval 30 days"
+    assert lake.copy.state.version == before + 1, "both properties in one commit"
 
     def after(days: float) -> Callable[[], int]:
         return lambda: int((NOW_S + days * DAY_S) * 1e9)

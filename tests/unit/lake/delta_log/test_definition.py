@@ -201,10 +201,10 @@ def test_members_of_a_struct_come_and_widen(mapped: bool) -> None:
 def test_only_what_differs_is_an_action() -> None:
     before = table()
     assert before.changes(before) == []
-    (action,) = before.with_property("a", "b").changes(before)
+    (action,) = before.with_properties({"a": "b"}).changes(before)
     assert action["metaData"]["configuration"] == {"a": "b"}
     assert action["metaData"]["id"] == before.metadata.id
-    enabled = before.with_property("delta.enableDeletionVectors", "true")
+    enabled = before.with_properties({"delta.enableDeletionVectors": "true"})
     assert [next(iter(each)) for each in enabled.changes(before)] == ["protocol", "metaData"]
     clustered = before.with_clusters(["v"])
     (_, removed) = before.changes(clustered)

@@ -321,7 +321,11 @@ class DeltaTable(LakeTable):
                 )
 
     def set_property(self, name: str, value: str) -> None:
-        self._define("SET TBLPROPERTIES", lambda table: table.with_property(name, value))
+        self.set_properties({name: value})
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set properties of the table in one commit."""
+        self._define("SET TBLPROPERTIES", lambda table: table.with_properties(properties))
 
     def follow(self, columns: ColumnPlan, target: TargetTable) -> None:
         self._null_readded_columns(columns)
@@ -389,9 +393,8 @@ class DeltaTable(LakeTable):
         data_change: bool,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        before = after = self._definition()
-        for name, value in (properties or {}).items():
-            after = after.with_property(name, value)
+        before = self._definition()
+        after = before if properties is None else before.with_properties(properties)
         actions = [*after.changes(before), *self.actions(changes, data_change=data_change)]
         if actions:
             failpoints.hit("lake.rewrite.commit")

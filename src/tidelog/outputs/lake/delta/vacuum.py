@@ -382,9 +382,8 @@ def _since_ms(copy: DeltaTable, after_ms: int) -> int | None:
         logger.warning("%s: no files are removed: %s can't be parsed", copy.location, REMOVED_FILES)
         return None
     if kept_ms < after_ms:
-        # In this order: a crash between them repeats both, with a later time.
-        copy.set_property(KNOWN_SINCE_PROPERTY, str(now_ms - kept_ms))
-        copy.set_property(REMOVED_FILES, f"interval {math.ceil(after_ms / _DAY_MS)} days")
+        longer = f"interval {math.ceil(after_ms / _DAY_MS)} days"
+        copy.set_properties({KNOWN_SINCE_PROPERTY: str(now_ms - kept_ms), REMOVED_FILES: longer})
     since_ms = now_ms - max(kept_ms, after_ms)
     known_since_ms = int(copy.property(KNOWN_SINCE_PROPERTY) or 0)
     if since_ms < known_since_ms:

@@ -87,11 +87,11 @@ class TableDefinition:
         columns = self._change_columns(within, lambda columns: [widened(each) for each in columns])
         return self._with(columns=columns, properties={_WIDENING: "true"})
 
-    def with_property(self, name: str, value: str) -> TableDefinition:
-        """Return the table with a property, and the protocol that the property needs. In-commit
+    def with_properties(self, properties: Mapping[str, str]) -> TableDefinition:
+        """Return the table with properties, and the protocol that they need. In-commit
         timestamps are for new tables only.
         """
-        return self._with(properties={name: value})
+        return self._with(properties=properties)
 
     def with_column_mapping(self) -> TableDefinition:
         """Return the table with column mapping by name: files keep their columns' names."""

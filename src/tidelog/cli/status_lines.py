@@ -146,8 +146,6 @@ def output_rows(overview: Overview) -> Iterator[ScreenRow]:
         for tables, text in by_cause(output.keyless)[:SHOWN]:
             also = f"; so for {', '.join(tables[1:])}" if len(tables) > 1 else ""
             what, _, remedy = text.partition(". ")
-            if "has no key" in what:
-                remedy = "tidelog check prints how to give a key"
             yield ScreenRow("", f"{what}{also}. {remedy}", "dim", rank=5)
     yield from _more(len(overview.outputs), "outputs")
     for engine in overview.engines[:SHOWN]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidelog.codecs.cell_positions import CellPlaces
 from tidelog.kinds.adapters import NATIVE_TYPES, WIRE_FORMATS
 from tidelog.model.option_values import ColumnTypes
-from tidelog.model.schema import Column, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema, double_quoted
 
 Key = tuple[str | None, ...]
 
@@ -40,12 +40,16 @@ class WireFormat:
         sorts_uuids_as_texts: whether the source does.
         example: returns an insert's payload with a cell of each logical type, and its schema, to
             compile the kernels early.
+        quoted: quotes a qualified name as the source's SQL has it.
+        row_id: the type of a column that numbers the rows of a table.
     """
 
     parse: Callable[..., CellPlaces]
     possibly_missing_columns: Callable[[TableSchema], frozenset[str]]
     key_spellings: Callable[[str, Column], tuple[str, ...]]
     fraction_digits: int
+    quoted: Callable[..., str] = double_quoted
+    row_id: str = "bigint GENERATED ALWAYS AS IDENTITY"
     decimals_have_nan: bool = False
     has_invalid_dates: bool = False
     sorts_uuids_as_texts: bool = False
@@ -55,6 +59,14 @@ class WireFormat:
 def wire_format(schema: TableSchema) -> WireFormat:
     """Return the format of the schema version's rows. Raises ConfigError if there is none."""
     return _named(schema.wire_format)
+
+
+def add_key_sql(table: TableName, source: WireFormat) -> str:
+    """Return the statements that give a table of the source a key, to choose from."""
+    return (
+        f"ALTER TABLE {source.quoted(table.namespace, table.name)} ADD PRIMARY KEY (COLUMN, …), or "
+        f"ADD COLUMN row_id {source.row_id} PRIMARY KEY"
+    )
 
 
 @cache

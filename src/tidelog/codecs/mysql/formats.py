@@ -14,7 +14,7 @@ from tidelog.codecs.mysql.binlog.items import OFFSET_BITS
 from tidelog.codecs.mysql.rows.cells import parse
 from tidelog.codecs.source_blocks import SourceBlock, SourceBlocks
 from tidelog.codecs.wire_formats import WireFormat
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema, backticked
 from tidelog.ports import SourceId
 
 _FILE_DIGITS = 6
@@ -78,6 +78,8 @@ BINLOG = WireFormat(
     possibly_missing_columns=_possibly_missing_columns,
     key_spellings=_key_spellings,
     fraction_digits=0,
+    quoted=backticked,
+    row_id="BIGINT AUTO_INCREMENT",
     has_invalid_dates=True,
 )
 SOURCE_BLOCKS = SourceBlocks(

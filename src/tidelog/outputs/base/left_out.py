@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Final
 from zlib import crc32
 
+from tidelog.codecs.wire_formats import add_key_sql, wire_format
 from tidelog.errors import (
     DecodeError,
     KeyMissingError,
@@ -132,12 +133,12 @@ def refused_names(
             yield str(shared_address_error(output, owner, table.source, table_address))
 
 
-def key_line(table: TableName) -> str:
+def key_line(schema: TableSchema) -> str:
     """Return the advice for a table without a key."""
     return (
-        "Give it a primary key (`tidelog check` prints the SQL, or the line of a unique index), or "
-        f"name columns that identify a row by source.keys: {{{_text(pattern_of(table))}: "
-        "[COLUMN, …]}"
+        f"Give it a key: {add_key_sql(schema.table, wire_format(schema))}; or name columns that "
+        f"identify a row by source.keys: {{{_text(pattern_of(schema.table))}: [COLUMN, …]}} "
+        "(`tidelog check` proposes those of a unique index)"
     )
 
 
@@ -150,18 +151,18 @@ def undecodable_rows_error(error: DecodeError) -> RowsLeftOutError:
 
 
 def missing_key_error(
-    table: TableName, output: str, keyless: KeylessPolicy, why: str = "keeps rows by their key"
+    schema: TableSchema, output: str, keyless: KeylessPolicy, why: str = "keeps rows by their key"
 ) -> OutputRefusedError:
     """Return the error for a table without a key: of that table alone, unless the option
     ``keyless`` is ``fail``. ``why`` the output needs a key: words after its name.
     """
-    text = f"{table} has no key, and output {output} {why}"
+    text = f"{schema.table} has no key, and output {output} {why}"
     if keyless == "fail":
         return KeyRequiredError(
-            f"{text}. {key_line(table)}. Or set the output's keyless to skip, or "
-            + exclusion(table, of="the tables of the output")
+            f"{text}. {key_line(schema)}. Or set the output's keyless to skip, or "
+            + exclusion(schema.table, of="the tables of the output")
         )
-    return KeyMissingError(f"{text}, so it is left out. {key_line(table)}")
+    return KeyMissingError(f"{text}, so it is left out. {key_line(schema)}")
 
 
 def second_pipeline_error(output: str) -> OutputRefusedError:

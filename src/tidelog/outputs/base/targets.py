@@ -110,7 +110,7 @@ class TargetTables:
         typed = with_types(schema, delivery.types, delivery.steps, have or {})
         found = self._output.transformed(typed, delivery.steps, keyed=delivery.keyed)
         if delivery.keyed and not found.key:
-            raise missing_key_error(found.source, delivery.name, delivery.keyless)
+            raise missing_key_error(schema, delivery.name, delivery.keyless)
         if isinstance(delivery.formatter, SchemaFormatter):
             delivery.formatter.schemas(found)  # raises if it can't format a column
         return found

@@ -168,7 +168,7 @@ class KafkaOutput(ExecutorOutput):
             self._check_key(table, topic)
         if topic in self._compacted and not table.key:
             why = f"has a compacted topic for it, {topic}, which keeps messages by key"
-            raise missing_key_error(table.source, self.name, self.delivery.keyless, why)
+            raise missing_key_error(table.schema, self.name, self.delivery.keyless, why)
         if topic in self._compacted and self.delivery.order == "none":
             raise TableLeftOutError(
                 f"output {self.name}: topic {topic} is compacted, which keeps a key's last "

@@ -451,7 +451,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
             copy.choose_layout(keyless=self._is_keyless(table))
         if not schema.match_key and copy.layout.holds != "changes":
             why = self._why_not_appended(copy, table, exists)
-            raise missing_key_error(table, self.name, self._options.keyless, why)
+            raise missing_key_error(schema, self.name, self._options.keyless, why)
 
     def _is_keyless(self, table: TableName) -> bool:
         """Does the table have no key now? Its older records may have one, or need none."""
@@ -467,10 +467,11 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         return "keeps a copy, which needs one"
 
     def _appended_message(self, table: TableName, copy: Copy) -> str:
-        if self._is_keyless(table):
+        schema = schema_now(self.log, table)
+        if schema is not None and not schema.match_key:
             return (
                 f"{table} has no key: output {self.name} appends its changes, and the rows of its "
-                f"dumps. {key_line(table)}"
+                f"dumps. {key_line(schema)}"
             )
         return (
             f"{table} has a key now, and output {self.name} still appends its changes to "

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
+from tidelog.codecs.mysql.formats import BINLOG
+from tidelog.codecs.wire_formats import add_key_sql
 from tidelog.errors import SourceError, UnsupportedTableError
 from tidelog.model.patterns import (
     EXCLUDE,
@@ -214,11 +216,7 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
         if (proposed := proposed_key(table.name, unique)) is not None:
             yield Finding(name, "warning", text, proposed)
             return
-        fix = (
-            f"ALTER TABLE {quoted} ADD PRIMARY KEY (...);  -- or ADD COLUMN row_id BIGINT "
-            "AUTO_INCREMENT PRIMARY KEY"
-        )
-        yield Finding(name, "warning", text, fix, ADMINISTRATOR, by_hand=True)
+        yield Finding(name, "warning", text, add_key_sql(table.name, BINLOG))
         return
     listed = ", ".join(backticked(column) for column in wanted)
     fitting = [columns for columns in table.unique.values() if set(columns) == set(wanted)]

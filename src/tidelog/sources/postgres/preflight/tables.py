@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tidelog.codecs.postgres.formats import PGOUTPUT
+from tidelog.codecs.wire_formats import add_key_sql
 from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema, double_quoted
@@ -167,10 +169,7 @@ class PostgresTableChecks:
     def _keyless(self, connection: Connection, schema: TableSchema) -> Finding:
         quoted = double_quoted(schema.table.namespace, schema.table.name)
         text = KEYLESS
-        fix = (
-            f"ALTER TABLE {quoted} ADD PRIMARY KEY (COLUMN, …), or ADD COLUMN row_id bigint "
-            "GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
-        )
+        fix = add_key_sql(schema.table, PGOUTPUT)
         deferrable = connection.execute(_DEFERRABLE.encode(), (schema.relation_id,)).fetchone()
         if deferrable is not None:
             constraint, columns = deferrable

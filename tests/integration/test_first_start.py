@@ -49,6 +49,22 @@ def test_the_first_start_says_once_that_it_compiles(
     assert [each.count("compiles Tidelog's inner loops") for each in written] == [1, 0]
 
 
+def test_status_says_that_capture_starts_before_it_compiles(database: str, tmp_path: Path) -> None:
+    file, cache = configure(database, tmp_path), tmp_path / "cache"
+    capture = subprocess.Popen(
+        [sys.executable, "-m", "tidelog", "capture", str(file)],
+        env=os.environ | {"NUMBA_CACHE_DIR": str(cache)}, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while not (starts := tidelog.status(file).document["starting"]):
+            assert capture.poll() is None, "it ended"
+        assert [each["starting"] for each in starts] == ["capture"]
+        assert not list(cache.rglob("*.nbi")), "nothing is compiled yet"
+    finally:
+        capture.terminate()
+        assert capture.wait(60) == 0
+
+
 def test_a_user_who_can_keep_compiled_code_nowhere_hears_of_the_variable(
     database: str, tmp_path: Path
 ) -> None:

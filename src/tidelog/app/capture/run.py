@@ -274,9 +274,6 @@ class Capture(BackgroundService):
 
     def _capture(self, stop: threading.Event) -> None:
         config, on_status = self.config, self._on_status
-        source = source_kind(config)
-        compilations()  # reports them from here on
-        source.prepare()
         check_channels(config)
         check_local_paths(config)
         state = open_state(config.state.location)
@@ -289,7 +286,9 @@ class Capture(BackgroundService):
             state,
             newest_epoch=log_handle.newest_epoch,
         )
-        readiness = Readiness(source.reach, lambda: read_at_startup(config, state), stop)
+        readiness = Readiness(
+            lambda: source_kind(config).reach(), lambda: read_at_startup(config, state), stop
+        )
         registration = InstanceRegistration(state, self.holder, config.capture.zone, url=self._url)
 
         registration.start("capture")
@@ -317,6 +316,8 @@ class Capture(BackgroundService):
         serving: Services | None = None
         alerts: Alerts | None = None
         try:
+            compilations()  # reports them from here on
+            source_kind(config).prepare()  # may compile: a quarter of a minute
             alerts = open_alerts(config, state, self.holder)
             alerts.start()
             serving = open_services(

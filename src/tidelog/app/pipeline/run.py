@@ -46,6 +46,7 @@ from tidelog.outputs.base.lease_file import LeaseFile
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
 from tidelog.system.callbacks import refuse_coroutine_function
+from tidelog.system.compilation import compilations
 from tidelog.system.processes import suspended_s
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class _SparkHandle:
         from tidelog.spark.sessions.local import DriverTasks, LocalSession
         from tidelog.spark.sessions.versions import is_local, local_cores, master_of
 
+        compilations()  # reports them from here on
         self.ours = remote_of(config) is not None or not _spark_runs()
         """Whether nobody else runs jobs in this session."""
         self._config = config

@@ -292,11 +292,7 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        for name in (
-            "excluded",
-            "structures",
-            "dimensions",
-        ):  # as in versions that were stored before these
+        for name in ("excluded", "structures", "dimensions"):  # as versions before these stored it
             if not data[name]:
                 del data[name]
         return data

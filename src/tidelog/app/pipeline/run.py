@@ -459,11 +459,7 @@ def _deliver_rest(
     """Deliver what a capture that has ended by itself captured last; ``incomplete``: its error."""
     try:
         run_pipeline(
-            config,
-            once=True,
-            on_status=on_status,
-            stop_event=stop_event,
-            ends_when_all_stop=False,
+            config, once=True, on_status=on_status, stop_event=stop_event, ends_when_all_stop=False
         )
     except AnotherLeaderError as error:
         logger.warning("what was captured is delivered elsewhere: %s", error)

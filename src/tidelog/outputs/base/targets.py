@@ -40,10 +40,7 @@ _LISTS = re.compile(r"(array<|list<(element|item): )*")
 
 
 def with_types(
-    schema: TableSchema,
-    types: ColumnTypes | None,
-    steps: Sequence[Step],
-    have: Mapping[str, str],
+    schema: TableSchema, types: ColumnTypes | None, steps: Sequence[Step], have: Mapping[str, str]
 ) -> TableSchema:
     """Return the schema with the types that its columns have in the destination, and those that
     ``types`` gives new ones.
@@ -229,12 +226,7 @@ class TableOutput(BaseOutput):
 class CurrentTables:
     """Keeps the destination's tables in step with the source's schemas. Used by one thread."""
 
-    def __init__(
-        self,
-        targets: TargetTables,
-        delivery: Delivery,
-        destination: TableOutput,
-    ) -> None:
+    def __init__(self, targets: TargetTables, delivery: Delivery, destination: TableOutput) -> None:
         self._targets = targets
         self._delivery = delivery
         self._destination = destination

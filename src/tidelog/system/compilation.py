@@ -5,11 +5,13 @@ query's.
 from __future__ import annotations
 
 import logging
+import threading
 from functools import cache
 
 from tidelog.errors import UsageError
 
 logger = logging.getLogger(__name__)
+_importing = threading.Lock()  # two threads that import Numba at a time find half of it
 
 
 class _Compilations:
@@ -56,5 +58,6 @@ def cache_error(text: str) -> UsageError | None:
 
 def compilations() -> int | None:
     """Return how many kernels this process has compiled; None: it compiles one now."""
-    counts = _counted()
+    with _importing:
+        counts = _counted()
     return counts.ended if counts.ended == counts.begun else None

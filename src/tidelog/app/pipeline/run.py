@@ -145,12 +145,12 @@ class _SparkHandle:
     """
 
     def __init__(self, config: Config, stop: threading.Event, *, once: bool) -> None:
+        compilations()  # reports them from here on
         from tidelog.spark.datasource.daemon import preload
         from tidelog.spark.datasource.source import prepare_workers
         from tidelog.spark.sessions.local import DriverTasks, LocalSession
         from tidelog.spark.sessions.versions import is_local, local_cores, master_of
 
-        compilations()  # reports them from here on
         self.ours = remote_of(config) is not None or not _spark_runs()
         """Whether nobody else runs jobs in this session."""
         self._config = config

@@ -85,7 +85,11 @@ class Shape:
 
 
 class RandomTable:
-    """Changes rows and columns at random, and logs that."""
+    """Changes rows and columns at random, and logs that. ``dumps``: as capture does, a dump of all
+    after a column that was dropped is there again.
+    """
+
+    dumps = False
 
     def __init__(self, built: BuiltLog, shape: Shape, rng: random.Random) -> None:
         self.built, self.shape, self.rng = built, shape, rng
@@ -135,6 +139,8 @@ class RandomTable:
                 self.kinds["n"] = "int64"
         before, self.schema = self.schema, self._register()
         for name in set(self.schema.column_names) - set(before.column_names):
+            if name in self.shape.columns and self.dumps:
+                self.dump()
             self.added[name] = self.schema.schema_id
 
     def _add(self, column: str) -> None:

@@ -34,6 +34,8 @@ class RandomChanges(RandomCopy):
 
     def __init__(self, lake: Lake, source: RandomTable, rng: random.Random, **options: Any) -> None:
         super().__init__(lake, source, rng, holds={"*.*": "changes"}, **options)
+        source.dumps = True  # who folds changes finds old values of the column until then
+        source.dumps = True  # who folds changes finds old values of the column until then
 
     def _read(self, read: Any) -> Iterator[dict[str, Any]]:
         """The state that the changes give, once they are found to be the source's."""

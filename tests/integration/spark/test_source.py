@@ -120,6 +120,26 @@ def test_typed_rows_have_the_columns_that_the_table_has_now(
     assert then.schema["after"].dataType.fieldNames() == ["id", "a", "gone"]
 
 
+@pytest.mark.parametrize("shape", ["typed", "events"])
+def test_a_column_is_there_again_after_it_was_dropped(
+    built: BuiltLog, read: Callable[..., Any], shape: str
+) -> None:
+    """The schema is the first one again, and so is its number."""
+    columns = {"id": "int64", "a": "text", "x": "text"}
+    built.insert(built.table("public.t", columns), "1", "a", "old")
+    short = built.table("public.t", {"id": "int64", "a": "text"})
+    built.insert(short, "2", "a")
+    built.flush()
+    built.insert(again := built.table("public.t", columns), "3", "a", "new")
+    assert again.schema_id < short.schema_id
+    built.flush()
+    frame = read(table="public.t", shape=shape)
+    xs = frame.orderBy("version").select("after.x") if shape == "typed" else frame.select("x")
+    built.insert(built.table("public.t", {"id": "int64"}), "4")  # after the frame was made
+    built.flush()
+    assert {row.x for row in xs.collect()} >= {"old", "new"}
+
+
 def test_envelope_is_debezium_json_of_all_tables_in_log_order(
     built: BuiltLog, read: Callable[..., Any]
 ) -> None:
@@ -283,21 +303,27 @@ def test_a_recreated_log_stops_the_stream(spark: Any, tmp_path: Path) -> None:
         stream(spark, again, tmp_path / "c", table="public.t")
 
 
-def test_a_typed_stream_stops_at_a_new_schema_version_and_continues_with_it(
-    spark: Any, built: BuiltLog, tmp_path: Path
+@pytest.mark.parametrize("shape", ["typed", "events"])
+def test_a_stream_of_columns_stops_at_another_schema_version_and_continues_with_it(
+    spark: Any, built: BuiltLog, tmp_path: Path, shape: str
 ) -> None:
+    """Also at one with an older number: a column that was dropped is there again."""
+    wide = built.table("public.t", {"id": "int64", "extra": "text"})
+    built.insert(wide, "1", "old")
+    built.flush()
     table = built.table("public.t", {"id": "int64"})
-    built.insert(table, "1")
+    built.insert(table, "2")
     built.flush()
     query_started, release = threading.Event(), threading.Event()
     found: list[int] = []
+    row = "after.*" if shape == "typed" else "*"
 
     def batch(frame: Any, _number: int) -> None:
-        found.extend(row.key.id for row in frame.collect())
+        found.extend(each.id for each in frame.select(row).collect())
         query_started.set()
         release.wait(60)
 
-    reader = spark.readStream.format("tidelog").option("path", built.path)
+    reader = spark.readStream.format("tidelog").option("path", built.path).option("shape", shape)
     query = (
         reader.option("table", "public.t")
         .load()
@@ -306,15 +332,17 @@ def test_a_typed_stream_stops_at_a_new_schema_version_and_continues_with_it(
         .start()
     )
     assert query_started.wait(120)
-    wider = built.table("public.t", {"id": "int64", "extra": "text"})
-    built.insert(wider, "2", "new")
+    built.insert(table, "3")
+    assert built.table("public.t", {"id": "int64", "extra": "text"}) == wide
+    built.insert(wide, "4", "new")
     built.flush()
     release.set()
     with pytest.raises(PySparkException, match=r"added extra.*restart the query"):
         query.awaitTermination(120)
-    assert found == [1]
-    rows = [row for part in stream(spark, built, tmp_path / "c", table="public.t") for row in part]
-    assert [(row.after.id, row.after.extra) for row in rows] == [(2, "new")]
+    assert found == [1, 2]
+    parts = stream(spark, built, tmp_path / "c", table="public.t", shape=shape)
+    rows = [row if shape == "events" else row.after for part in parts for row in part]
+    assert [(row.id, row.extra) for row in rows] == [(3, None), (4, "new")]
 
 
 def test_decode_errors_name_table_and_version_not_values(

@@ -379,13 +379,14 @@ class StatusReader:
         }
 
     def _excluded_columns(self, log: EventLog) -> dict[str, list[str]]:
-        """Return the columns that the newest version of each table excludes."""
+        """Return the columns that the last version of each table excludes."""
         if not self._config.source.exclusions:
             return {}
-        newest = ((table, found[-1]) for table, found in log.schemas.by_table().items())
+        from tidelog.spark.datasource.partitions import schemas_now
+
         return {
             str(table): [each.column.name for each in schema.excluded]
-            for table, schema in newest
+            for table, schema in schemas_now(log).items()
             if schema.excluded
         }
 

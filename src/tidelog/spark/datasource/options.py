@@ -432,7 +432,7 @@ _NAMES = {
     "limits, as an output's option types (configuration.md#sourcetypes); default: {}, i.e. arrays "
     'are arrays. For texts {"arrays": "text"}; {"numeric": {"decimal": [38, 18]}} for decimals; '
     '{"json": "variant"} for VARIANT',
-    "schemaVersion": "the table's schema version (number) to read by; default: the newest",
+    "schemaVersion": "the table's schema version (number) to read by; default: the one in use",
     "partitions": "partitions a read is split into at most; default: by partitionBytes only",
     "partitionBytes": "payload bytes below which a partition is not split further; default 16m",
     "before": "decode rows' old images (not raw); default true",

@@ -37,7 +37,7 @@ def schemas_of(log: EventLog, patterns: Sequence[str | TableName]) -> dict[int, 
 
 
 def table_schema(log: EventLog, table: TableName, version: int | None) -> TableSchema:
-    """Return the table's schema at ``version`` (a schema id), by default its newest."""
+    """Return the table's schema at ``version`` (a schema id), by default that of `schema_now`."""
     versions = log.schemas.versions(table)
     if not versions:
         known = ", ".join(str(name) for name in log.schemas.tables()) or "none yet"
@@ -45,7 +45,7 @@ def table_schema(log: EventLog, table: TableName, version: int | None) -> TableS
             f"{log.storage!r} has no records of table {table}. Tables it knows: {known}."
         )
     if version is None:
-        return versions[-1]
+        return schema_now(log, table) or versions[-1]
     for schema in versions:
         if schema.schema_id == version:
             return schema
@@ -100,8 +100,11 @@ def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSch
 
 def schema_now(log: EventLog, table: TableName) -> TableSchema | None:
     """Return the schema version of the table's last record, else the greatest."""
+    versions = log.schemas.versions(table)
+    if len(versions) <= 1:
+        return versions[0] if versions else None
     chain = log.chain()
-    return schema_at(log, table, chain.head, chain.next) or log.schemas.latest(table)
+    return schema_at(log, table, chain.head, chain.next) or versions[-1]
 
 
 def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
@@ -257,31 +260,46 @@ def _cut(
     return None
 
 
+def end_of_version(log: EventLog, schema: TableSchema) -> int:
+    """Return the offset after the last record that was written under this version; the log's end
+    if there is none.
+    """
+    chain = log.chain()
+    for segment in reversed(chain.between(chain.head, chain.next)):
+        if schema.schema_id in segment.rows_by_schema:
+            last = segment.first
+            for ref in log.segments(segment.first, segment.next):
+                for batch in log.batches(ref, ("offset",), schema_ids=[schema.schema_id]):
+                    last = batch.column("offset")[-1].as_py() if batch.num_rows else last
+            return last + 1
+    return chain.next
+
+
 def new_schema_at(
     log: EventLog, schema: TableSchema, start: int, end: int
 ) -> tuple[int, TableSchema] | None:
-    """Return the first segment in ``[start, end)`` with records of a newer version, and that
-    version.
+    """Return the offset of the first record in ``[start, end)`` of another version of the table,
+    and that version. Its number may be smaller: see `schema_at`.
     """
-    newer = {
-        other.schema_id: other
-        for other in log.schemas.versions(schema.table)
-        if other.schema_id > schema.schema_id
-    }
-    if newer:
-        for segment in log.chain(end).between(start, end):
-            found = sorted(newer.keys() & segment.rows_by_schema.keys())
-            if found:
-                return segment.first, newer[found[0]]
+    versions = {other.schema_id: other for other in log.schemas.versions(schema.table)}
+    del versions[schema.schema_id]
+    for segment in log.chain(end).between(start, end) if versions else ():
+        if not (own := versions.keys() & segment.rows_by_schema.keys()):
+            continue
+        for ref in log.segments(max(start, segment.first), min(end, segment.next)):
+            for batch in log.batches(ref, ("offset", "schema_id"), schema_ids=own):
+                if batch.num_rows:
+                    offset, schema_id = (column[0].as_py() for column in batch.columns)
+                    return offset, versions[schema_id]
     return None
 
 
 def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int) -> None:
-    """Raise EventLogError if the table's schema changes: a typed stream has one schema."""
+    """Raise EventLogError if the table's schema changes: a stream of its columns has one."""
     found = new_schema_at(log, schema, start, end)
     if found is None:
         return
-    first, newer = found
+    at, newer = found
     written = log.schemas.get(schema.schema_id)  # without the option `types`
     old = {column.name: column.logical for column in written.columns}
     new = {column.name: column.logical for column in newer.columns}
@@ -295,8 +313,8 @@ def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int)
     what = "; ".join(changed) or "keys or source types changed"
     raise EventLogError(
         f"table {schema.table} has a new schema version {newer.schema_id} (this stream reads "
-        f"version {schema.schema_id}) in the segment at offset {max(first, start)}: {what}. A "
-        "typed stream has one schema; restart the query to continue with the new one."
+        f"version {schema.schema_id}) at offset {at}: {what}. A stream of a table's columns has "
+        "one schema; restart the query to continue with the new one."
     )
 
 

@@ -154,6 +154,8 @@ _OF_STREAMS = {
     "SPARK_BUFFER_SIZE": "",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
+# Shapes whose rows have one version of the table's schema, and the column whose metadata names it.
+_DECODED_TO = {"typed": "after", "events": shapes.EVENT_BEFORE}
 _registration = threading.Lock()
 _registered: WeakKeyDictionary[SparkSession, str | None] = WeakKeyDictionary()
 """By session, the options of object stores that its source got."""
@@ -314,15 +316,12 @@ def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableS
     if options.key is not None and options.table is not None:
         partitions.table_schema(log, options.table, None)  # raises if there is no such table
         options.key.check(log.schemas.versions(options.table))
-    if options.shape == "typed":
-        written = log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
+    if options.shape in _DECODED_TO:
+        metadata = schema[_DECODED_TO[options.shape]].metadata
+        written = log.schemas.get(int(metadata[shapes.SCHEMA_ID]))
         return partitions.with_types(written, options)
     if options.shape == "changes":
         return partitions.changes_schema(log, options)
-    if options.shape == "events":
-        assert options.table is not None
-        written = partitions.table_schema(log, options.table, options.schema_version)
-        return partitions.with_types(written, options)
     return None
 
 
@@ -354,6 +353,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.log = EventLog.open(options.path)
         self.target = _target(self.log, options, schema)
         self.plan = ReadPlan(options, self.target, schema)
+        # Records of other versions before here are older than the version decoded to.
+        self.known = 0 if self.target is None else partitions.end_of_version(self.log, self.target)
         self.last: int | None = None  # of AvailableNow: the last offset to read
         self.planned: int | None = None  # the end of the newest batch
         self.idle = False  # the last check found nothing new
@@ -425,8 +426,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.planned = max(self.planned or 0, until)  # of a batch that a restart plans again
         if begin >= until:
             return []
-        if self.options.shape == "typed" and self.target is not None:
-            partitions.stop_at_new_schema(self.log, self.target, begin, until)
+        if self.options.shape in _DECODED_TO and self.target is not None:
+            begins = max(begin, self.known)
+            partitions.stop_at_new_schema(self.log, self.target, begins, until)
         return _partitions(self.log, self.options, begin, until)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,8 @@ from pyspark.sql import types as spark
 from tidelog.errors import ConfigError
 from tidelog.model.schema import TableSchema, decimal_parameters, element_of, members_of
 
-SCHEMA_ID = "tidelog.schema_id"  # metadata of the typed shape's `after`: the version decoded to
+# Metadata of the typed shape's `after`, the events' `_tidelog_before`: the version decoded to.
+SCHEMA_ID = "tidelog.schema_id"
 
 # Columns of the internal shape `changes` that are not the table's.
 CHANGE_OP, CHANGE_VERSION, CHANGE_MISSING = "_tidelog_op", "_tidelog_version", "_tidelog_missing"
@@ -193,7 +194,7 @@ def events(schema: TableSchema) -> spark.StructType:
             spark.StructField(CHANGE_VERSION, spark.LongType()),
             *row.fields,
             spark.StructField(CHANGE_MISSING, spark.ArrayType(spark.ShortType())),
-            spark.StructField(EVENT_BEFORE, row),
+            spark.StructField(EVENT_BEFORE, row, metadata={SCHEMA_ID: schema.schema_id}),
             spark.StructField(EVENT_SOURCE, EVENT_SOURCE_TYPE),
         ]
     )

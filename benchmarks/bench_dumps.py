@@ -1,6 +1,7 @@
 """Dumps of a large table: idle, under load, given keys, with little memory, over a kill -9.
 
-    python -m benchmarks.bench_dumps [idle] [loaded] [keys] [memory] [restart] [--quick] [--log DIR]
+    python -m benchmarks.bench_dumps [idle] [loaded] [patient] [keys] [memory] [restart]
+        [--quick] [--log DIR]
 
 One server holds the table for all parts. ``--log`` puts the event log elsewhere, such as on another
 disk or into memory: what the source's commits wait for at the one disk is then left out. Floors are
@@ -111,7 +112,7 @@ def idle(dumps: Dumps) -> list[Row]:
 
 
 @contextmanager
-def workload(here: Bench, seconds: int) -> Iterator[Path]:
+def workload(here: Bench, seconds: int, rate: int = PER_SECOND) -> Iterator[Path]:
     """pgbench: single-row updates at a fixed rate; the directory with a line a transaction."""
     script, lines = here.directory / "workload.sql", here.directory / uuid.uuid4().hex
     lines.mkdir()
@@ -122,7 +123,7 @@ def workload(here: Bench, seconds: int) -> Iterator[Path]:
     process = subprocess.Popen(
         [
             str(here.server.binary("pgbench")), "--no-vacuum", "--client", "8", "--jobs", "1",
-            "--rate", str(PER_SECOND), "--time", str(seconds), "--file", str(script),
+            "--rate", str(rate), "--time", str(seconds), "--file", str(script),
             "--protocol", "prepared", "--log", "--log-prefix", str(lines / "log"), here.dsn,
         ],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -212,6 +213,41 @@ def loaded(dumps: Dumps) -> list[Row]:
                 "≤ 2 ×",
             ),
         ]
+    return rows
+
+
+def patient(dumps: Dumps) -> list[Row]:
+    """Settings as shipped, few transactions: with a dump and without by turns."""
+    turns, turn_s = (1, 3) if dumps.quick else (5, 8)
+    rows = []
+    for rate in (300, 500):
+        found: dict[bool, list[float]] = {False: [], True: []}
+        with dumps.here.capture() as process, workload(dumps.here, 1200, rate) as lines:
+            dumps.options(parallelism=1, chunk_rows=10_000, rows_per_second=0)
+            time.sleep(3)
+            for with_dump in (False, True) * turns:
+                if with_dump:
+                    dump_id = dumps.begin()
+                    while not dumps.find(dump_id):
+                        time.sleep(0.05)
+                since = time.time()
+                time.sleep(turn_s)
+                found[with_dump].append(source_p99_ms(lines, since, time.time()))
+                app.send_command(dumps.here.config, CancelDump(), timeout_s=30)
+                time.sleep(1)
+            process.terminate()
+            result(process)
+        quiet, busy = (float(np.median(found[with_dump])) for with_dump in (False, True))
+        ratios = np.array(found[True]) / np.array(found[False])
+        rows.append(
+            Row(
+                f"{rate} transactions a second beside a dump as shipped",
+                f"p99 {busy:.1f} ms",
+                f"p99 {quiet:.1f} ms (no dump)",
+                f"{np.median(ratios):.2f} × ({ratios.min():.2f} to {ratios.max():.2f})",
+                "≤ 1.5 ×",
+            )
+        )
     return rows
 
 
@@ -316,7 +352,14 @@ def restart(dumps: Dumps) -> list[Row]:
     ]
 
 
-PARTS = {"idle": idle, "loaded": loaded, "keys": keys, "memory": memory, "restart": restart}
+PARTS = {
+    "idle": idle,
+    "loaded": loaded,
+    "patient": patient,
+    "keys": keys,
+    "memory": memory,
+    "restart": restart,
+}
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -160,7 +161,8 @@ def latency(kind: str, quick: bool) -> list[Row]:
             time.sleep(seconds)
             os.kill(process.pid, signal.SIGUSR2)
             process.terminate()
-            found = result(process)["latency_ms"]
+            report = result(process)
+    found = report["latency_ms"]
     rate = found["count"] / seconds
     return [
         Row(
@@ -169,8 +171,21 @@ def latency(kind: str, quick: bool) -> list[Row]:
             "flush interval 50 ms",
             f"p99 {found['p99'] / 50:.2f} ×",
             "≤ 2 ×",
-        )
+        ),
+        stages(kind, report),
     ]
+
+
+def stages(kind: str, report: dict[str, Any]) -> Row:
+    """What the slowest hundredth waited for."""
+    read, queued, began, durable = report["stages_ms"]
+    return Row(
+        f"{kind}: of the slowest hundredth: commit → read → decoded → append begins → durable",
+        f"{read:.0f}, {queued:.0f}, {began:.0f}, {durable:.0f} ms",
+        "",
+        "",
+        "",
+    )
 
 
 def clock(kind: str) -> tuple[str, ...]:
@@ -225,6 +240,7 @@ def dump(kind: str, quick: bool) -> list[Row]:
             f"{busy / quiet:.2f} ×",
             "≤ 2 ×",
         ),
+        stages(kind, reports[1]),
         Row(
             f"{kind}: the same, peak resident memory",
             f"{reports[1]['peak_mb']:.0f} MB",

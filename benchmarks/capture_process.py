@@ -5,9 +5,11 @@
 Writes a JSON line ``{"ready": …}`` once it leads. It ends when ``--records`` are durable, or on
 SIGTERM; then it writes one JSON line: seconds and CPU seconds from the connection on, records, peak
 resident memory in MB, and the commit-to-durable latencies of log records in ms, as percentiles.
-With ``--clock`` the latencies are from the times that are in this column, such as the statement's,
-of the tables that have it: MariaDB's log tells commits to the second only. With ``--eager-metrics``
-nothing is remembered from one look at metrics to the next, and they are pushed all the time.
+``stages_ms`` tells of the slowest hundredth, of MySQL and MariaDB, the medians of the times until
+the socket was read, the batch queued, its append begun, and durable. With ``--clock`` latencies are
+from the times that are in this column, such as the statement's, of the tables that have it:
+MariaDB's log tells commits to the second only. With ``--eager-metrics`` nothing is remembered from
+one look at metrics to the next, and they are pushed all the time.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ import pyarrow.compute as pc
 from tidelog import app
 from tidelog.app.capture import run as capture_run
 from tidelog.capture.session.session import CaptureSession
+from tidelog.capture.writer_thread import OutputBuffer
 from tidelog.codecs.decode import decode
 from tidelog.config import load_config
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.segments import SegmentMeta
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import LogBatch, RecordKind, Resume
+from tidelog.sources.mysql.stream.replication import BinlogStream
 
 
 class TimedWriter(EventLogWriter):
@@ -40,14 +44,49 @@ class TimedWriter(EventLogWriter):
 
     latencies_ms: ClassVar[list[tuple[float, Any]]] = []
     appended: ClassVar[list[tuple[float, int, int]]] = []  # seconds, offsets from and to
+    queued: ClassVar[dict[int, tuple[float, float]]] = {}  # of a batch: socket read, then queued
+    stages: ClassVar[list[tuple[float, Any]]] = []
 
     def append_log(self, batches: Sequence[LogBatch], resume: Resume | None = None) -> SegmentMeta:
+        began = time.time()
         meta = super().append_log(batches, resume)
         now_us = time.time_ns() // 1000
         self.appended.append((now_us / 1e6, meta.first, meta.next))
         for batch in batches:
             self.latencies_ms.append((now_us / 1e6, (now_us - batch.commit_ts) / 1000))
+            told = (*self.queued.pop(id(batch), (began, began)), began, now_us / 1e6)
+            at = np.array([(each, *told) for each in batch.commit_ts / 1e6]).reshape(-1, 5)
+            self.stages.append((now_us / 1e6, (np.diff(at) * 1000).astype(np.float32)))
         return meta
+
+
+def note_stages() -> None:
+    """Note when sockets are read and batches queued."""
+    fill, put, read = BinlogStream._fill, OutputBuffer.put, [0.0]
+
+    def noted_fill(self: BinlogStream) -> bool:
+        filled = fill(self)
+        if filled:
+            read[0] = time.time()
+        return filled
+
+    def noted_put(self: OutputBuffer, item: Any, *arguments: Any) -> None:
+        if isinstance(item, LogBatch):
+            TimedWriter.queued[id(item)] = (read[0], time.time())
+        put(self, item, *arguments)
+
+    BinlogStream._fill, OutputBuffer.put = noted_fill, noted_put  # type: ignore[method-assign]
+
+
+def slowest(parts: list[tuple[float, Any]], since: float, until: float) -> list[float]:
+    """The medians of the stages of the slowest hundredth."""
+    chosen = [values for at, values in parts if since <= at <= until]
+    if not chosen:
+        return []
+    stages = np.concatenate(chosen)
+    took = stages.sum(axis=1)
+    medians: list[float] = np.median(stages[took >= np.percentile(took, 99)], axis=0).tolist()
+    return medians
 
 
 class MeasuredCapture(app.Capture):
@@ -125,6 +164,7 @@ def main() -> None:
     options = arguments.parse_args()
     if options.eager_metrics:
         make_metrics_eager()
+    note_stages()
     capture_run.EventLogWriter = TimedWriter  # type: ignore[attr-defined]
     capture = MeasuredCapture(options.config)
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
@@ -154,6 +194,7 @@ def main() -> None:
         "cpu_s": used,
         "records": records,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "stages_ms": slowest(TimedWriter.stages, phases["since"], phases["until"]),
         "latency_ms": percentiles(parts, phases["since"], phases["until"]),
     }
     sys.stdout.write(json.dumps(report) + "\n")

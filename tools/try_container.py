@@ -1,7 +1,7 @@
 """Run the steps of deploy/Containerfile in a Debian root, where no container engine is: DIR STAGE….
 
 Needs root, mmdebstrap and a wheel in dist/. Prints each stage's size, unpacked and packed, and its largest packages,
-and captures a table with it, as the image's user with a read-only root. DIR is created, and kept.
+and captures a table of each kind of source with it, as the image's user with a read-only root. DIR is created, and kept.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +31,7 @@ Dir::Cache::srcpkgcache "";
 SLIM += ["--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr", "--include=usr-is-merged"]
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 CONFIG = """\
-source: {{kind: postgres, url: "{url}", tables: ["public.*"]}}
+source: {{kind: {kind}, url: "{url}", tables: ["*.orders"]}}
 log: {{path: /var/lib/tidelog/log}}
 state: {{url: "sqlite:////var/lib/tidelog/state.db"}}
 """
@@ -95,13 +96,23 @@ def try_it(root: Path, environment: dict[str, str]) -> None:
         url = server.create_database("shop")
         server.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", dbname="shop")
         server.execute("INSERT INTO orders SELECT i FROM generate_series(1, 9999) i", dbname="shop")
-        try_with(root, environment, url)
+        try_with(root, environment, "postgres", url, "public.orders")
+    for flavor in (MySqlServer, MariaDbServer):
+        with flavor() as other:
+            url = other.create_database("shop")
+            other.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", "shop")
+            for i in range(99):
+                other.execute("INSERT INTO orders VALUES (%s, NULL)", "shop", (i,))
+            try_with(root, environment, other.flavor, url, "shop.orders")
 
 
-def try_with(root: Path, environment: dict[str, str], url: str) -> None:
+def try_with(root: Path, environment: dict[str, str], kind: str, url: str, table: str) -> None:
     """See `try_it`; ``url``: of a database."""
+    print(f"capturing from {kind}", flush=True)
     (root / "etc" / "tidelog").mkdir(exist_ok=True)
-    (root / "etc" / "tidelog" / "tidelog.yaml").write_text(CONFIG.format(url=url), encoding="utf-8")
+    (root / "etc" / "tidelog" / "tidelog.yaml").write_text(
+        CONFIG.format(kind=kind, url=url), encoding="utf-8"
+    )
     pairs = " ".join(shlex.quote(f"{name}={value}") for name, value in environment.items())
     inside = f"chroot --userspec=10001:10001 {root} env -i {pairs} sh -c "
     script = f"""
@@ -114,7 +125,7 @@ def try_with(root: Path, environment: dict[str, str], url: str) -> None:
         {inside} 'cd; tidelog capture /etc/tidelog/tidelog.yaml & capture=$!
             until tidelog status /etc/tidelog/tidelog.yaml --fail-on critical; do
                 sleep 1; kill -0 $capture || exit 1; done
-            tidelog dump /etc/tidelog/tidelog.yaml --table public.orders --wait || exit 1
+            tidelog dump /etc/tidelog/tidelog.yaml --table {table} --wait || exit 1
             kill $capture; wait $capture'
     """  # noqa: S108 - in that root
     run("unshare", "--mount", "sh", "-ec", script)

@@ -258,7 +258,8 @@ class _Comparison:
         if found is None:
             return "the output has no such table"
         absent = [column for column in self._columns if column not in found]
-        return f"the output has no column {absent[0]}" if absent else ""
+        late = "a new one comes with the table's next row"
+        return f"the output has no column {absent[0]} ({late})" if absent else ""
 
     def _has_invalid_dates(self) -> bool:
         """Does the copy have dates that the source sorts among others, and Spark before?"""

@@ -29,7 +29,7 @@ from tidelog.codecs.postgres.session_settings import (
 from tidelog.errors import ConfigError, ConnectionLostError, PreflightError, TidelogError
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.encodings import adapt, set_database_encoding
-from tidelog.sources.postgres.errors import connection_error, note_reached
+from tidelog.sources.postgres.errors import POOLER, connection_error, note_reached
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -38,6 +38,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _Connection = TypeVar("_Connection")
 _LISTS = ("host", "hostaddr", "port")
 _ATTRIBUTES = "target_session_attrs"
+_REPORTED = ("DateStyle", "IntervalStyle", "TimeZone")  # settings that the server reports
 
 
 def each_host(info: str) -> list[str]:
@@ -209,10 +210,11 @@ def _session(info: str, silence_ms: int) -> async_results.Session:
         if newer := set_newer_timeouts(connection.info.server_version):
             connection.execute(newer)
         limit_lock_wait(connection)
+        _check_settings(connection.pgconn)
         texts = set_database_encoding(connection.pgconn)
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
-    except PreflightError:
+    except (ConfigError, PreflightError):
         connection.close()
         raise
     async_results.limit_silence(connection, silence_ms)
@@ -255,15 +257,26 @@ def _walsender(info: str) -> pq.abc.PGconn:
             result = async_results.run_command(pgconn, newer)
             if result.status != pq.ExecStatus.COMMAND_OK:
                 raise psycopg.errors.error_from_result(result)
+        _check_settings(pgconn)
         set_database_encoding(pgconn)
     except psycopg.Error as error:
         pgconn.finish()
         raise connection_error(info, str(error)) from None
-    except PreflightError:
+    except (ConfigError, PreflightError):
         pgconn.finish()
         raise
     note_reached(info)
     return pgconn
+
+
+def _check_settings(pgconn: pq.abc.PGconn) -> None:
+    """Raise ConfigError if the session lacks the settings that it was opened with: a pooler may
+    ignore them (PgBouncer's ``ignore_startup_parameters``).
+    """
+    for name in _REPORTED:
+        value = (pgconn.parameter_status(name.encode()) or b"").decode("ascii", "replace")
+        if value.replace(" ", "") != PINNED[name]:
+            raise ConfigError(f"the session has {name} {value}, not {PINNED[name]}: {POOLER}")
 
 
 def _check_encoding(dsn: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Final, Literal
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -21,6 +21,10 @@ from tidelog.errors import (
 from tidelog.sources.postgres.encodings import unreadable
 
 _CHECK_TLS = "TLS failed: check sslmode and certificates in source.url"
+POOLER: Final = (
+    "a connection pooler such as PgBouncer answers there, and capture needs the server itself: its "
+    "host and port belong in source.url"
+)
 
 # (pattern in the server's or libpq's message, error class, what to do). libpq gives no SQLSTATE for
 # a failed connection; a server that answers in another language gets the general message.
@@ -30,6 +34,7 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
         ConfigError,
         "the port in source.url is not a number; percent-encode special characters in the password",
     ),
+    (r"unsupported startup parameter", ConfigError, POOLER),
     (
         r"password authentication failed",
         ConfigError,

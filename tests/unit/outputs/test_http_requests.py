@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.certificates import write_certificates
 from tests.support.output_options import body as request_body
 
 from tidelog.outputs.http.requests import (
@@ -15,6 +18,7 @@ from tidelog.outputs.http.requests import (
     build_messages,
     request_key,
     split_requests,
+    trusted_authorities,
 )
 
 
@@ -114,3 +118,13 @@ def _parsed(request: bytes, kind: str) -> list[str]:
     if kind == "array":
         return list(json.loads(request))
     return [json.loads(line) for line in request.splitlines()]
+
+
+def test_authorities_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
+    write_certificates(tmp_path)
+    file = tmp_path / "ca.pem"
+    first = trusted_authorities(str(file))
+    assert trusted_authorities(str(file)) is first
+    os.utime(file, ns=(1, 1))
+    assert trusted_authorities(str(file)) is not first
+    assert trusted_authorities(None) is trusted_authorities(None) is not first

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -157,8 +159,6 @@ def _last(versions: _Ints, at: int) -> int:
     return at
 
 
-# Sends requests.
-
 # Meanings of statuses: retry; error of the records; error of the configuration. Any other 4xx is an
 # error of the records.
 _AGAIN = frozenset({408, 409, 425, 429})
@@ -254,8 +254,7 @@ class HttpSender:
             body = gzip.compress(body, compresslevel=6, mtime=0)
             whole["Content-Encoding"] = "gzip"
         until = time.monotonic() + self._endpoint.retry_for_s
-        failures = 0
-        unanswered = self._in_doubt  # an attempt whose result is unknown
+        failures, unanswered = 0, self._in_doubt  # unanswered: an attempt's result is unknown
         while True:
             if self._stopping.is_set():
                 raise StoppedError
@@ -337,11 +336,7 @@ def request_url(pattern: str, table: TargetTable) -> str:
     """Fill in ``{table}``, ``{namespace}`` and ``{name}``, as a part of a path. Raises ConfigError
     for any other name.
     """
-    names = {
-        "table": table.name,
-        "namespace": table.source.namespace,
-        "name": table.source.name,
-    }
+    names = {"table": table.name, "namespace": table.source.namespace, "name": table.source.name}
     try:
         return pattern.format(**{name: quote(text, safe="") for name, text in names.items()})
     except (KeyError, IndexError, ValueError):
@@ -351,14 +346,18 @@ def request_url(pattern: str, table: TargetTable) -> str:
         ) from None
 
 
-def trusted_authorities(ca_file: str | None) -> ssl.SSLContext | bool:
+def trusted_authorities(ca_file: str | None) -> ssl.SSLContext:
     """Return the trusted authorities. Raises ConfigError if the file can't be read."""
-    if ca_file is None:
-        return True
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        return _authorities(ca_file, Path(ca_file).stat().st_mtime_ns if ca_file else 0)
     except OSError as error:
         raise ConfigError(f"ca_file {ca_file}: {error.strerror}") from None
+
+
+@cache
+def _authorities(ca_file: str | None, _changed_ns: int) -> ssl.SSLContext:
+    """Read them: it takes longer than sending a small batch."""
+    return ssl.create_default_context(cafile=ca_file) if ca_file else httpx.create_ssl_context()
 
 
 def _asked_s(header: str | None) -> float | None:

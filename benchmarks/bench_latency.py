@@ -224,6 +224,7 @@ def measure(
                     time.sleep(seconds)
                     cores = (cpu_s(process) - before) / (time.time() - since)
                     spans.append((since, time.time(), f"{cores:.2f} cores, idle {idle:.2f}"))
+            time.sleep(2)  # until capture has the last changes
             end = _after_last_change(log)
             wait_for(lambda: visible()[-1][0] >= end)
         delivered = visible()

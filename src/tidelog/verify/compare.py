@@ -258,7 +258,7 @@ class _Comparison:
         if found is None:
             return "the output has no such table"
         absent = [column for column in self._columns if column not in found]
-        late = "a new one comes with the table's next row"
+        late = "under `evolve` a new one comes with the table's next row"
         return f"the output has no column {absent[0]} ({late})" if absent else ""
 
     def _has_invalid_dates(self) -> bool:

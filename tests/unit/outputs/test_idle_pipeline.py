@@ -26,6 +26,7 @@ from tidelog.outputs.base.left_out import LeftOutTableStore
 from tidelog.outputs.base.progress import OutputProgress
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.files.commits import Attempt, Commits, StagedFile
+from tidelog.spark.sessions import installation
 from tidelog.state.opening import open_state
 from tidelog.system import failpoints
 
@@ -87,6 +88,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    monkeypatch.setattr(installation, "_is_running", lambda: False)  # of a test before this one
     made = Place(tmp_path)
     with closing(made.state):
         yield made

@@ -33,7 +33,7 @@ ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
 SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
 	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-no-java test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak oracle-lakes soak-engine campaign campaign-short dist test-dist test-container test-chart sbom audit lint format docs site docs-serve lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-no-java test-iceberg test-sparks test-connect test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak oracle-lakes soak-engine campaign campaign-short dist test-dist test-container test-chart sbom audit lint format docs site docs-serve lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,10 @@ test-sparks: venv ## One test on each Spark but that of .venv: 4.0, 4.1, 4.3; tw
 
 test-spark-%: $(STAMPS)/spark-%
 	tools/run_tests.sh spark-$* .venv-spark-$*/bin/python -m spark tests/e2e/test_each_spark.py $(ARGS)
+
+test-connect: venv $(STAMPS)/spark-4.1 $(STAMPS)/spark-4.3 ## Clients and servers of Spark Connect of several versions
+	tools/run_tests.sh connect $(PY) -m spark -k "client_s_version or older_than_the_client" \
+		tests/integration/spark/test_spark_connect.py $(ARGS)
 
 test-matrix: venv $(SPARKS:%=$(STAMPS)/spark-%) ## Tests of the Spark source, of jobs and outputs on each Spark: 4.0 to 4.3
 	for python in $(PY) $(SPARKS:%=.venv-spark-%/bin/python); do \

@@ -12,8 +12,11 @@ from tests.support.iceberg_rest import RestCatalogServer
 from tests.support.postgres_jdbc import postgres_jdbc_jar
 from tests.support.s3 import S3Server, hadoop_aws_jars
 
-from tidelog.errors import AccessRefusedError, StorageError
+from tidelog.errors import AccessRefusedError, StorageError, UsageError
 from tidelog.eventlog.storage import OPTIONS_VARIABLE
+from tidelog.outputs.lake.iceberg.catalog import _ONE_COLUMN, IcebergCatalog
+from tidelog.outputs.lake.java_libraries import HADOOP_DEFAULTS, hadoop_settings, start_java
+from tidelog.spark.sessions.jars import iceberg_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -76,3 +79,17 @@ def test_wrong_keys_are_said_without_them(
             storage_options=s3.options | {"secret_access_key": "wr0ng"},
         )
     assert "wr0ng" not in str(refused.value)
+
+
+def test_the_jars_of_s3_are_named_each_time_where_java_lacks_them(database: str) -> None:
+    settings = HADOOP_DEFAULTS | {"spark.jars": str(postgres_jdbc_jar())}
+    gateway, process = start_java(settings, iceberg_jars())
+    catalog = catalog_at(database) | {"warehouse": "s3://bucket/lake"}
+    try:
+        opened = IcebergCatalog(gateway, hadoop_settings(gateway, settings), "lake", catalog)
+        for _ in range(2):
+            with pytest.raises(UsageError, match="give it the jars of the file system"):
+                opened.create(("public", "t"), _ONE_COLUMN, {"spec-id": 0, "fields": []}, {})
+    finally:
+        process.kill()
+        process.wait()

@@ -152,3 +152,34 @@ def test_a_restore_beside_a_batch_neither_loses_nor_doubles_a_state(
     bring(lake, built, **HISTORY)
     found = [row["id"] for row in lake.frame("public.t").orderBy("id").collect()]
     assert found == ([1, 2] if repairs else [1, 2, 3])
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_marked_rows_that_a_restore_brings_back_are_removed_again(
+    lake: Lake, built: BuiltLog, begins: bool
+) -> None:
+    """A row that was marked, and inserted again since, stays."""
+    table = orders(built)
+    bring(lake, built, soft_deletes=True)
+    for key in "13":
+        built.delete(table, key)
+    built.flush()
+    bring(lake, built, soft_deletes=True)
+    marked = lake.commits("public.orders") - 1
+    bring(lake, built)
+    built.insert(table, "3", "again", "1.5")
+    built.flush()
+    output = lake.output()
+    output.prepare(built.log.generation)
+    output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
+    lake.spark.sql(f"RESTORE TABLE {lake.name('public.orders')} TO VERSION AS OF {marked}")
+    if begins:
+        output.prepare(built.log.generation)
+    built.insert(table, "4", "n4", "1.5")
+    following = built.flush()
+    output.write(batch_of(built.log, following.first, following.next))
+    output.close()
+    rows = lake.frame("public.orders").orderBy("id").collect()
+    assert [(row["id"], row["name"]) for row in rows] == [
+        (0, "n0"), (2, "n2"), (3, "again"), (4, "n4"),
+    ]  # fmt: skip

@@ -18,6 +18,7 @@ class LakeSection(SteppedSection):
     """Tables of a lake, one for each source table."""
 
     copies = "by_output"
+    vacuum_least: ClassVar = timedelta(days=7), "7d"
     without_type: ClassVar[tuple[str, str]]
     """An option of ``types`` for which the format has no type, and the error that says so."""
 
@@ -65,8 +66,9 @@ class LakeSection(SteppedSection):
     @field_validator("vacuum_after")
     @classmethod
     def _vacuum_is_safe(cls, after: timedelta | None) -> timedelta | None:
-        if after is not None and after < timedelta(days=7):
-            raise ValueError("vacuum_after: readers may still need younger files; at least 7d")
+        least, text = cls.vacuum_least
+        if after is not None and after < least:
+            raise ValueError(f"vacuum_after: readers may still need younger files; at least {text}")
         return after
 
     def keeps_copy(self, table: TableName) -> bool:

@@ -228,7 +228,6 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         if exists:
             copy.check_ours(table, self.log.generation)
             self._repair_if_restored(copy, table)
-            copy.settle_deletes()
 
     def end_of_batch(self, start: int, end: int) -> int:
         """See `tidelog.ports.BoundedOutput`."""
@@ -482,6 +481,7 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
         """Return the committed offset, after the missing rows are written if somebody restored the
         copy.
         """
+        copy.settle_deletes()  # before a row that is marked is inserted again
         since = copy.committed(self._application)
         found = None if since is None else copy.find_restore(self._application, since)
         if since is None or found is None:
@@ -503,6 +503,8 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
             write = self._copy_write(copy, work, since, True)
             if write is not None:
                 self._write_all([write])
+        if start == since and (schema := schema_before(self.log, table, since)) is not None:
+            self._follow(copy, schema, exists=True)  # values of a dropped column were back
         return since
 
     def _follow(self, copy: LakeTable, schema: TableSchema, exists: bool) -> None:
@@ -670,7 +672,8 @@ class LakeOutput(BaseOutput, ABC, Generic[Copy]):
             )
         since = write.since or 0
         # Rows that are written again may be there now: after a RESTORE of what was before another.
-        if write.work.end <= since or copy.find_restore(self._application, since) is not None:
+        is_restored = copy.find_restore(self._application, since) is not None
+        if write.work.end <= since or is_restored or not copy.deletes_are_settled():
             raise OutputBusyError(f"{copy.location} was restored while a batch was written")
         if write.target is None:
             return write

@@ -103,8 +103,10 @@ public final class CommitCalls {
     found.put("schema", Integer.valueOf(base.currentSchemaId()));
     found.put("spec", Integer.valueOf(base.defaultSpecId()));
     found.put("order", SortOrderParser.toJson(base.sortOrder()));
-    found.put("head", main == null ? null : Long.valueOf(main.snapshotId()));
-    found.put("summary", main == null ? null : base.snapshot(main.snapshotId()).summary());
+    Snapshot head = main == null ? null : base.snapshot(main.snapshotId());
+    found.put("head", head == null ? null : Long.valueOf(head.snapshotId()));
+    found.put("sequence", head == null ? null : Long.valueOf(head.sequenceNumber()));
+    found.put("summary", head == null ? null : head.summary());
     found.put("branches", new ArrayList(base.refs().keySet()));
     found.put("properties", base.properties());
     found.put("encrypted", Boolean.valueOf(!base.encryptionKeys().isEmpty()));

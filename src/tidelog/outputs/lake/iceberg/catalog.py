@@ -272,27 +272,20 @@ class IcebergCatalog:
             # Asked first: to make one needs another right than to make a table.
             if len(parts) > 1 and not self._catalog.namespaceExists(identifier.namespace()):
                 self._create_namespace(identifier.namespace())
-            self._make(
-                self._catalog.createTable, identifier, parsed, by, self._library.map(properties)
-            )
+            try:
+                self._catalog.createTable(identifier, parsed, by, self._library.map(properties))
+            except Py4JJavaError as error:
+                if class_of(error) != _EXISTS:
+                    raise
 
     def _create_namespace(self, name: Any) -> None:
         """Create a namespace, which another thread may create at the same time: a JDBC catalog then
         reports the database's error.
         """
         try:
-            self._make(self._catalog.createNamespace, name)
+            self._catalog.createNamespace(name)
         except Py4JJavaError:
             if not self._catalog.namespaceExists(name):
-                raise
-
-    @staticmethod
-    def _make(make: Callable[..., object], *arguments: object) -> None:
-        """Make what may be there."""
-        try:
-            make(*arguments)
-        except Py4JJavaError as error:
-            if class_of(error) != _EXISTS:
                 raise
 
     def _identifier(self, parts: Sequence[str]) -> Any:

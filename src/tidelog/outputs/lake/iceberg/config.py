@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from tidelog.eventlog.storage import provide_options
 from tidelog.kinds.sections import Duration, Location, TablePattern
@@ -27,6 +27,7 @@ class IcebergSection(StorageOptionsSection, LakeSection):
     without_type = ("json_", "json: the Iceberg output writes no VARIANT: leave it text")
 
     spark_jars = "iceberg"
+    vacuum_least = (timedelta(hours=1), "1h")
 
     kind: Literal["iceberg"] = Field(description="The kind of output.")
     name: str = name_field(
@@ -86,13 +87,6 @@ class IcebergSection(StorageOptionsSection, LakeSection):
 
     def calls_java(self) -> bool:
         return True
-
-    @field_validator("vacuum_after")
-    @classmethod
-    def _vacuum_is_safe(cls, after: timedelta | None) -> timedelta | None:
-        if after is not None and after < timedelta(hours=1):
-            raise ValueError("vacuum_after: readers may still need younger files; at least 1h")
-        return after
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> IcebergSection:

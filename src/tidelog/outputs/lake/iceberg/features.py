@@ -6,7 +6,7 @@ of columns are checked where they are used (`tidelog.outputs.lake.iceberg.table`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from tidelog.errors import TableLeftOutError
@@ -40,8 +40,9 @@ def _reasons(state: IcebergState) -> Iterator[tuple[str, str]]:
         yield "encryption", "Exclude the table"
     fields = state.schema()["fields"]
     columns = {each["id"]: each["name"] for each in fields}
-    for name in _members_with_default(fields):
-        yield f"a default of {name}, a member of a column", "Drop the member"
+    for column in fields:
+        for name in _members_with_default(column["type"], column["name"]):
+            yield f"a default of {name}, a member of a column", "Drop the member"
     for each in state.spec()["fields"]:
         name, transform = each["name"], each["transform"]
         sources = each.get("source-ids", [each.get("source-id")])
@@ -56,20 +57,15 @@ def _reasons(state: IcebergState) -> Iterator[tuple[str, str]]:
         yield what, f"ALTER TABLE … DROP PARTITION FIELD {name}"
 
 
-def _members_with_default(fields: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the columns' members, however deep, that have a default other than null."""
-    for each in fields:
-        yield from _within(each["type"], each["name"])
-
-
-def _within(kind: Any, name: str) -> Iterator[str]:
+def _members_with_default(kind: Any, name: str) -> Iterator[str]:
+    """Yield a column's members, however deep, that have a default other than null."""
     if isinstance(kind, str):
         return
     for each in kind.get("fields", ()):
         below = f"{name}.{each['name']}"
         if any(each.get(default) is not None for default in DEFAULTS):
             yield below
-        yield from _within(each["type"], below)
+        yield from _members_with_default(each["type"], below)
     for part in ("element", "key", "value"):
         if part in kind:
-            yield from _within(kind[part], f"{name}.{part}")
+            yield from _members_with_default(kind[part], f"{name}.{part}")

@@ -158,12 +158,9 @@ def delete_file_of(
 
 
 def _only_path(found: Mapping[str, Any]) -> str:
-    bounds = [
-        _by_id(found.get(name)).get(_FILE_PATH_ID) for name in ("lower-bounds", "upper-bounds")
-    ]
-    if bounds[0] is None or bounds[0] != bounds[1]:
-        return ""
-    return bytes.fromhex(bounds[0]).decode()
+    names = "lower-bounds", "upper-bounds"
+    lower, upper = (_by_id(found.get(name)).get(_FILE_PATH_ID) for name in names)
+    return bytes.fromhex(lower).decode() if lower is not None and lower == upper else ""
 
 
 def data_json(
@@ -248,18 +245,17 @@ def _partition_values(
 
 def _stats(found: Mapping[str, Any], columns: Mapping[int, FileColumn]) -> str:
     """Return the statistics in Delta's form."""
-    stats: dict[str, Any] = {"numRecords": int(found["record-count"])}
-    nulls = _by_id(found.get("null-value-counts"))
-    stats["nullCount"] = {columns[n].physical: v for n, v in nulls.items() if n in columns}
+    counts = _by_id(found.get("null-value-counts"))
+    nulls = {columns[n].physical: v for n, v in counts.items() if n in columns}
+    stats = json.dumps({"numRecords": int(found["record-count"]), "nullCount": nulls})[:-1]
     for name, bounds in (("minValues", "lower-bounds"), ("maxValues", "upper-bounds")):
         texts = []
         for number, value in _by_id(found.get(bounds)).items():
             text = None if number not in columns else _text(value, columns[number].type)
             if text is not None:
                 texts.append(f"{json.dumps(columns[number].physical)}:{text}")
-        stats[name] = "{" + ",".join(texts) + "}"
-    head = json.dumps({name: stats[name] for name in ("numRecords", "nullCount")})[:-1]
-    return f'{head},"minValues":{stats["minValues"]},"maxValues":{stats["maxValues"]}}}'
+        stats += f',"{name}":{{{",".join(texts)}}}'
+    return stats + "}"
 
 
 def _by_id(found: Any) -> dict[int, Any]:

@@ -183,16 +183,23 @@ class IcebergFormat:
         return DATA_FOLDER
 
 
-class _PositionMarks:
-    """Writes a file of positions for each data file, in place of an earlier one; files about
-    several data files stay.
-    """
-
+class _Marks:
     def __init__(self, store: FileStore, location: str) -> None:
         self._store = store
         self._location = location
         self._names: list[str] = []
         self._marked: list[tuple[DataFile, DataFile]] = []
+
+    def close(self) -> MarkedFiles:
+        if self._names:
+            self._store.sync([*self._names, DATA_FOLDER])
+        return tuple(self._marked)
+
+
+class _PositionMarks(_Marks):
+    """Writes a file of positions for each data file, in place of an earlier one; files about
+    several data files stay.
+    """
 
     def mark(self, file: DataFile, rows: Int64s, count: int) -> None:
         del count
@@ -216,23 +223,13 @@ class _PositionMarks:
             _known.keep(path, [fresh], rows)
         self._marked.append((file, as_iceberg(file, deletes=(*kept, fresh))))
 
-    def close(self) -> MarkedFiles:
-        if self._names:
-            self._store.sync([*self._names, DATA_FOLDER])
-        return tuple(self._marked)
 
-
-class _PuffinMarks:
+class _PuffinMarks(_Marks):
     """Writes deletion vectors, each in a Puffin file of its own: Iceberg's library, by which many
     expire snapshots, removes a file as a whole once one of its vectors was replaced.
 
     A data file's vector replaces all that marked its rows before.
     """
-
-    def __init__(self, store: FileStore, location: str) -> None:
-        self._store = store
-        self._location = location
-        self._marked: list[tuple[DataFile, DataFile]] = []
 
     def mark(self, file: DataFile, rows: Int64s, count: int) -> None:
         del count
@@ -262,6 +259,3 @@ class _PuffinMarks:
         )
         _known.keep(path, [fresh], rows)
         self._marked.append((file, as_iceberg(file, deletes=(fresh,))))
-
-    def close(self) -> MarkedFiles:
-        return tuple(self._marked)

@@ -270,23 +270,24 @@ class IcebergState:
         found: int | None = self._parts["head"]
         return found
 
-    def parent(self, snapshot: int) -> int | None:
-        """The snapshot before; None also of one that is gone."""
-        found = self._base.snapshot(snapshot)
-        parent = None if found is None else found.parentId()
-        return None if parent is None else int(parent)
+    def lineage_of_head(self) -> Iterator[int]:
+        """Yield the newest snapshot that readers see, and those before it, while there are any."""
+        at = self.head()
+        while at is not None:
+            yield at
+            parent = self._base.snapshot(at).parentId()
+            at = None if parent is None or self._base.snapshot(parent) is None else int(parent)
 
     def summary(self, snapshot: int, name: str) -> str | None:
-        """A value of the snapshot's summary; None also of one that is gone."""
-        if snapshot == self.head():
-            value = (self._parts["summary"] or {}).get(name)
-        else:
-            found = self._base.snapshot(snapshot)
-            value = None if found is None else found.summary().get(name)
-        return None if value is None else str(value)
+        """A value of the snapshot's summary."""
+        is_head = snapshot == self.head()
+        found = self._parts["summary"] if is_head else self._base.snapshot(snapshot).summary()
+        return None if found is None else found.get(name)
 
     def sequence(self, snapshot: int) -> int:
-        """Its number among all that were ever committed."""
+        """The number of one that is there, among all that were ever committed."""
+        if snapshot == self.head():
+            return int(self._parts["sequence"])
         return int(self._base.snapshot(snapshot).sequenceNumber())
 
     def schema_id(self) -> int:
@@ -357,7 +358,7 @@ class IcebergState:
         *,
         properties: Mapping[str, str],
         expected: Mapping[str, str | None],
-        sequence: str = "",
+        sequences: Sequence[str] = (),
         retired: str = "",
     ) -> int | None:
         """Commit changes of files and properties at once, and return the new snapshot; None, and
@@ -369,7 +370,7 @@ class IcebergState:
             columns: by name, those whose statistics are kept.
             properties: to be set.
             expected: by name, the values of properties; None: not set.
-            sequence: the property that gets the snapshot's sequence number; "": none.
+            sequences: the properties that get the snapshot's sequence number.
             retired: branches whose names begin with this are removed; "": none.
         """
         head = self.head()
@@ -387,8 +388,7 @@ class IcebergState:
         if (None if parent is None else int(parent)) != head or now != dict(expected):
             self._discard(snapshot)
             return None
-        if sequence:
-            properties = {**properties, sequence: str(snapshot.sequenceNumber())}
+        properties = {**properties, **dict.fromkeys(sequences, str(snapshot.sequenceNumber()))}
         gone = [name for name in known["branches"] if retired and name.startswith(retired)]
         given = json.dumps(dict(properties)), json.dumps(gone)
         after = self._library.calls.withSnapshot(base, snapshot, *given)
@@ -436,10 +436,7 @@ class IcebergState:
         return {path: tuple(found) for path, found in json.loads(added).items()}
 
     def _is_seen(self, snapshot: int) -> bool:
-        at = self.head()
-        while at is not None and at != snapshot:
-            at = self.parent(at)
-        return at is not None
+        return snapshot in self.lineage_of_head()
 
     def _discard(self, snapshot: Any) -> None:
         """Remove the metadata files of a snapshot that was not committed, as far as possible."""

@@ -96,6 +96,10 @@ from tidelog.system import failpoints
 
 DELETED = "_tidelog_deleted"  # the column of soft deletes; Iceberg has a _deleted of its own
 _MODE = "write.merge.mode"
+_ROWS_SEQUENCE = "tidelog.sequence"  # of the snapshot that the property below is right for
+# By what a table holds, the property that says what was done to all of its rows. A rollback does
+# not set properties back, so that each snapshot has its own value in its summary.
+_OF_ROWS = {"copy": MARKED_PROPERTY, "history": DROPPED_PROPERTY}
 RELOAD_S = 300.0
 """Seconds after which a known table is loaded again, not only followed: what a catalog hands out
 with it (credentials of its store) expires, and a catalog of files shows no difference between a
@@ -226,10 +230,20 @@ class IcebergTable(LakeTable):
         return None if found is None else int(found)
 
     def property(self, name: str) -> str | None:
-        return self._state.property(name)
+        known, at = self._state.property(name), self._state.property(_ROWS_SEQUENCE)
+        if name != _OF_ROWS.get(self.layout.holds) or at is None or not self._is_before(int(at)):
+            return known
+        recorded = (self._state.summary(each, name) for each in self._state.lineage_of_head())
+        return next((each for each in recorded if each is not None), known)
+
+    def _is_before(self, sequence: int) -> bool:
+        """Was the snapshot of this number taken back? False also if that can't be known."""
+        numbers = map(self._state.sequence, self._state.lineage_of_head())
+        return next((each for each in numbers if each <= sequence), sequence) < sequence
 
     def definition(self) -> object:
-        return (self._state.uuid, self._state.schema_id())
+        dropped = self.property(DROPPED_PROPERTY)
+        return (self._state.uuid, self._state.schema_id(), dropped)
 
     def columns(self) -> StructType:
         return StructType(
@@ -481,19 +495,29 @@ class IcebergTable(LakeTable):
         return found
 
     def set_property(self, name: str, value: str) -> None:
-        if not self._state.commit(properties={name: value}):
+        if not self._set_properties({name: value}):
             raise self._busy_error()
+
+    def _set_properties(
+        self, properties: Mapping[str, str], columns: SchemaChange | None = None
+    ) -> bool:
+        """Commit them, and the columns; False: somebody else committed before."""
+        head = self._state.head()
+        sequence = "0" if head is None else str(self._state.sequence(head))
+        return self._state.commit(
+            properties={**properties, _ROWS_SEQUENCE: sequence}, columns=columns
+        )
 
     def follow(self, columns: ColumnPlan, target: TargetTable) -> None:
         """Follow the columns, in one commit. A column that comes again is a new one, without
         values; but not where older states, or changes, keep theirs.
         """
-        known = self.property(DROPPED_PROPERTY) or "[]"
+        known = self._state.property(DROPPED_PROPERTY) or "[]"
         dropped = json.dumps(columns.dropped)
         if self.layout.holds == "copy":
             change = self._change_of_copy(columns, target)
         else:
-            if self.layout.holds == "history" and columns.readded and dropped != known:
+            if self.layout.holds == "history" and columns.readded:
                 nulls = tuple(columns.readded)
                 self._rewrite_files({DROPPED_PROPERTY: dropped}, null_columns=nulls)
                 known = dropped
@@ -519,8 +543,7 @@ class IcebergTable(LakeTable):
             )
         if not change and dropped == known:
             return
-        properties = {DROPPED_PROPERTY: dropped}
-        if not self._state.commit(properties=properties, columns=change or None):
+        if not self._set_properties({DROPPED_PROPERTY: dropped}, change or None):
             raise self._busy_error()
 
     def _change_of_copy(self, columns: ColumnPlan, target: TargetTable) -> SchemaChange:
@@ -543,10 +566,7 @@ class IcebergTable(LakeTable):
         before, head = self.definition(), self._state.head()
         if not self.exists() or self.definition() != before:
             return True
-        at = self._state.head()
-        while at not in (head, None):
-            at = self._state.parent(at)
-        return at != head
+        return head is not None and head not in self._state.lineage_of_head()
 
     def commit_settled(
         self,
@@ -564,7 +584,7 @@ class IcebergTable(LakeTable):
             self._change(changes, same_rows=False, summary={_end(application): str(end)}),
             properties={} if again else {committed: str(end)},
             expected={committed: None if since is None else str(since)},
-            sequence=f"{application}/sequence",
+            sequences=[f"{application}/sequence"],
         )
         failpoints.hit("iceberg.published")
 
@@ -582,7 +602,7 @@ class IcebergTable(LakeTable):
             summary = self._ends()
             change = self._change(changes, same_rows=not data_change, summary=summary)
             self._commit(change, properties=properties or {}, expected={})
-        elif properties and not self._state.commit(properties=properties):
+        elif properties and not self._set_properties(properties):
             raise ConflictError(f"{self.location}: somebody else committed before")
 
     def _ends(self) -> dict[str, str]:
@@ -612,18 +632,23 @@ class IcebergTable(LakeTable):
         *,
         properties: Mapping[str, str],
         expected: Mapping[str, str | None],
-        sequence: str = "",
+        sequences: Sequence[str] = (),
     ) -> None:
         state, files = self._state, dict(self.data_files())
         if self._given != (state.uuid, state.head()):
             raise ConflictError(f"{self.location}: somebody else committed before")
+        if (name := _OF_ROWS.get(self.layout.holds)) is not None:
+            known, value = state.property(name), properties.get(name, self.property(name) or "")
+            change = replace(change, summary={**change.summary, name: value})
+            expected, sequences = {**expected, name: known}, [*sequences, _ROWS_SEQUENCE]
+            properties = {**properties, name: value} if value != (known or "") else properties
         columns = {each.physical: each for each in self._file_columns()}
         number = state.commit_files(
             change,
             columns,
             properties=properties,
             expected=expected,
-            sequence=sequence,
+            sequences=sequences,
             retired=self._branch,
         )
         if number is None:
@@ -656,27 +681,27 @@ class IcebergTable(LakeTable):
         end = self._known_end(application)
         if end is not None:
             why = f"it was rolled back to snapshot {self._state.head()}"
-            return None if end == since else RestoredCopy(end, why)
+            return RestoredCopy(end, why) if end != since or self._has_old_values() else None
         restored = self._rolled_back()
         if restored is not None and self.layout.holds != "copy":  # each change is written only once
             return replace(restored, offset=self._offset_of_rows(None, since))
         return restored
 
+    def _has_old_values(self) -> bool:
+        """Are values of a dropped column back in a table of history?"""
+        known = self._state.property(DROPPED_PROPERTY)
+        return (self.property(DROPPED_PROPERTY) or "[]") != (known or "[]")
+
     def _known_end(self, application: str) -> int | None:
         """Return the end of the newest batch whose rows readers see; None: no snapshot has it."""
-        at = self._state.head()
-        while at is not None:
-            if (found := self._state.summary(at, _end(application))) is not None:
-                return int(found)
-            at = self._state.parent(at)
-        return None
+        lineage = self._state.lineage_of_head()
+        ends = (self._state.summary(each, _end(application)) for each in lineage)
+        return next((int(each) for each in ends if each is not None), None)
 
     def _rolled_back(self) -> RestoredCopy | None:
-        head = self._state.head()
-        newest = 0 if head is None else self._state.sequence(head)
         for name, value in self._state.properties("tidelog/").items():
-            if name.endswith("/sequence") and newest < int(value):
-                return RestoredCopy(None, f"it was rolled back to snapshot {head}")
+            if name.endswith("/sequence") and self._is_before(int(value)):
+                return RestoredCopy(None, f"it was rolled back to snapshot {self._state.head()}")
         return None
 
     def remove_snapshots(self, before_ms: int, *, thin: bool) -> None:

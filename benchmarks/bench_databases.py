@@ -26,7 +26,7 @@ from tests.support.postgres import PostgresServer
 from benchmarks.mysql_orders import SETTINGS
 from benchmarks.spark_workload import COLUMNS, TasksHere, append, delivered_s, drawn, typed_rows
 from benchmarks.table import Row, show
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.database.dialect import Dialect
 from tidelog.outputs.database.mysql import MySql, MySqlSession
 from tidelog.outputs.database.output import DatabaseOutput

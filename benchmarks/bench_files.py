@@ -19,7 +19,7 @@ from tests.support.output_options import LAYOUT, file_format
 
 from benchmarks.spark_workload import TasksHere, build_tables, delivered_s, typed_rows
 from benchmarks.table import Row, show
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState

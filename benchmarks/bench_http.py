@@ -21,7 +21,7 @@ from tests.support.output_options import endpoint as request_endpoint
 
 from benchmarks.spark_workload import TasksHere, build_tables, delivered_s, typed_rows
 from benchmarks.table import Row, show
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http.writer import HttpOutput
 from tidelog.spark import spark_session

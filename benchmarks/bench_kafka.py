@@ -22,7 +22,7 @@ from tests.support.kafka import KafkaServer
 
 from benchmarks.spark_workload import TasksHere, build_tables, delivered_s, typed_rows
 from benchmarks.table import Row, show
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.json_formats import context_headers
 from tidelog.outputs.formatters.messages import MESSAGES

@@ -22,7 +22,7 @@ from tests.support.opensearch import OpenSearchServer
 
 from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, drawn, report
 from benchmarks.table import Row, show
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.output import OpenSearchOutput
 from tidelog.spark import spark_session

@@ -281,7 +281,7 @@ def test_if_durability_stays_unknown_the_writer_closes(writer, monkeypatch, plac
     def fail(*_):
         raise OSError(5, "injected")
 
-    monkeypatch.setattr("tidelog.eventlog.local_storage.fsync_directory", fail)
+    monkeypatch.setattr("tidelog.eventlog.storage.fsync_directory", fail)
     with pytest.raises(AppendRaceLostError, match="durable is unknown"):
         writer.append_log([batch([b"a"], 10)])
     monkeypatch.undo()

@@ -15,8 +15,8 @@ from tests.support.object_stores import EMULATED
 from tests.unit.eventlog.records import table_schema
 
 from tidelog.errors import EventLogError, SegmentCorruptError
-from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.eventlog.schemas import SchemaStore
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.model.schema import TableName
 
 _numbers = count(1)

@@ -14,7 +14,7 @@ import pytest
 from tidelog.app.capture import run as capture_run
 from tidelog.app.capture import standby
 from tidelog.capture import capture_scope, leadership, state_writes
-from tidelog.eventlog import local_storage, object_storage, writer
+from tidelog.eventlog import object_storage, storage, writer
 from tidelog.eventlog.log_files import CHAIN_FILE
 from tidelog.eventlog.segments import is_segment_name
 from tidelog.state import documents
@@ -25,12 +25,12 @@ Patch = pytest.MonkeyPatch
 def late_appends_overwrite(patch: Patch) -> None:
     """No look at the lease before an append, and a segment's name is given twice."""
 
-    def put(self: local_storage.LocalStorage, name: str, data: Any, guard: Any = None) -> bool:
+    def put(self: storage.LocalStorage, name: str, data: Any, guard: Any = None) -> bool:
         self.replace(name, data)
         return True
 
     patch.setattr(leadership.LeaseKeeper, "check", lambda self: None)
-    patch.setattr(local_storage.LocalStorage, "put_if_absent", put)
+    patch.setattr(storage.LocalStorage, "put_if_absent", put)
 
 
 def appends_to_a_bucket_overwrite(patch: Patch) -> None:

@@ -11,9 +11,9 @@ from tests.faults.appender import appended_positions, start, wait_frozen
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
 from tidelog.errors import StorageError
-from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
 
 POINTS = {

@@ -28,13 +28,13 @@ from tidelog.errors import (
     SegmentCorruptError,
     StorageError,
 )
-from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.eventlog.log_files import CHAIN_FILE, LOG_FILE
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.object_storage import ObjectStorage
 from tidelog.eventlog.reader import EmittedTransactions, EventLog, SegmentRef
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import SegmentFile, is_segment_name
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.storage_port import Tag
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume, ranges_of

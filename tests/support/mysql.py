@@ -12,7 +12,7 @@ import pymysql
 from tests.support.certificates import write_certificates
 
 from tidelog.demo.servers import mysql
-from tidelog.demo.servers.mysql_binaries import Installation, version_of
+from tidelog.demo.servers.mysql import Installation, version_of
 from tidelog.errors import MissingProgramError, TidelogError, UsageError
 from tidelog.model.schema import backticked
 

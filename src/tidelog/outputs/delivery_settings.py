@@ -17,7 +17,7 @@ from tidelog.outputs.base.sections import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.outputs.base.delivery import Delivery
+    from tidelog.outputs.base.writer import Delivery
     from tidelog.spark.formats.json_values import ValueModes
     from tidelog.spark.transforms import Step
 
@@ -52,8 +52,7 @@ def delivery_of(
         order: the order of every change: key, total or none.
         message_format: a formatter's name for every change, or ``rows``.
     """
-    from tidelog.outputs.base.delivery import Delivery
-    from tidelog.outputs.base.writer import JsonDeadLetters, StopAtRejection
+    from tidelog.outputs.base.writer import Delivery, JsonDeadLetters, StopAtRejection
     from tidelog.outputs.formatters import formatter
 
     letters = section.dead_letter

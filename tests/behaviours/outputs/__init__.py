@@ -9,7 +9,7 @@ It is found by its name; no list is to be edited. `destinations.Context` has the
 event log and a directory; `destinations.Destination` says what the suite asks for:
 
 - ``open(**delivery)`` makes a new output over the *same* destination and the same state store; what
-  is given replaces fields of `tidelog.outputs.base.delivery.Delivery`. (Delta has none; it ignores
+  is given replaces fields of `tidelog.outputs.base.writer.Delivery`. (Delta has none; it ignores
   them.)
 - ``rows(table)``: the rows that are live there, as dicts of the table's columns by key, without
   version. A destination that is a stream gives the newest message of each key

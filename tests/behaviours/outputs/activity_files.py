@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 from tests.behaviours.outputs.destinations import Context, Destination, Row, newest
 
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.outputs.files.writer import FileFormat
 from tidelog.state.sqlite import SqliteState

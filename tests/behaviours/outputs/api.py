@@ -18,7 +18,7 @@ from tests.support.http_receiver import HttpReceiver
 from tests.support.output_options import body as request_body
 from tests.support.output_options import endpoint as request_endpoint
 
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http.requests import Body
 from tidelog.outputs.http.writer import HttpOutput

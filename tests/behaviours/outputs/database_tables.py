@@ -12,7 +12,7 @@ from tests.support.mysql import MariaDbServer, MySqlServer
 from tests.support.postgres import PostgresServer
 
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.database.dialect import DELETED, VERSION, Dialect
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.output import DatabaseOutput

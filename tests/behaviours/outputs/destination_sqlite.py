@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.custom.output import PythonOutput
 from tidelog.state.sqlite import SqliteState
 

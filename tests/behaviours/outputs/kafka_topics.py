@@ -14,7 +14,7 @@ from tests.behaviours.outputs.destinations import Context, Destination, Row, new
 from tests.support.kafka import KafkaServer
 
 from tidelog.errors import TidelogError
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.state.sqlite import SqliteState
 

@@ -13,7 +13,7 @@ from typing import Any
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 from tests.support.opensearch import OpenSearchServer
 
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.indices import index_name
 from tidelog.outputs.opensearch.output import OpenSearchOutput

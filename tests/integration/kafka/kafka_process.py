@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.spark import spark_session

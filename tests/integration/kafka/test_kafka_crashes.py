@@ -18,7 +18,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.kafka import KafkaServer
 
 from tidelog.errors import OutputError
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.outputs.kafka.writer import transactional_id

@@ -26,9 +26,8 @@ from tests.support.kafka import KafkaServer
 
 from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.tasks import BatchWork, run_task
-from tidelog.outputs.base.writer import JsonDeadLetters
+from tidelog.outputs.base.writer import Delivery, JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.messages import MESSAGES
 from tidelog.outputs.kafka import producer

@@ -15,7 +15,7 @@ from tests.integration.mysql.test_preflight import check, faults, setting
 from tests.support.mysql import MariaDbServer, MySqlServer
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog import table_map as binlog_tables
+from tidelog.codecs.mysql.binlog import scanner as binlog_tables
 from tidelog.errors import GapError
 from tidelog.model.schema import TableName
 from tidelog.ports import UnsupportedTableSeen

@@ -16,8 +16,7 @@ from tidelog.errors import PreflightError
 from tidelog.sources.findings import ADMINISTRATOR, Finding, fix_script
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.preflight.account import CheckContext, Grants
-from tidelog.sources.mysql.preflight.binlog import _retention, _retention_size
-from tidelog.sources.mysql.preflight.checks import MySqlPreflight
+from tidelog.sources.mysql.preflight.checks import MySqlPreflight, _retention, _retention_size
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ from tests.integration.mysql.test_preflight import check, examined, faults, sett
 from tests.support.mysql import MariaDbServer, MySqlServer
 
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.preflight.binlog import _semi_sync
+from tidelog.sources.mysql.preflight.checks import _semi_sync
 
 pytestmark = pytest.mark.integration
 

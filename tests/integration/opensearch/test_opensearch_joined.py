@@ -20,7 +20,7 @@ from tests.integration.opensearch.test_opensearch_output import bring, forget_pr
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch.documents import JOINED_MAPPING, JoinedPart
 from tidelog.outputs.opensearch.indices import Indices

@@ -26,7 +26,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.config import KIND, OpenSearchSection
 from tidelog.spark.datasource.segment_rows import batch_of

@@ -12,8 +12,8 @@ from tests.behaviours.outputs.search_index import ask, open_output
 from tests.integration.opensearch.test_opensearch_writer import TABLE, gone, kept, put
 from tests.support.build_log import BuiltLog
 
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.progress import OutputProgress
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.opensearch.writer import Index
 from tidelog.state.sqlite import SqliteState
 

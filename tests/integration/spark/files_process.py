@@ -9,7 +9,7 @@ import sys
 
 from tests.support.output_options import LAYOUT, file_format
 
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.spark import spark_session
 from tidelog.spark.pipeline import LoopOptions, run_output_loops

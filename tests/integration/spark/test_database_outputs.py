@@ -22,7 +22,7 @@ from tidelog import app
 from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import Config, load_config
 from tidelog.outputs.base import executor_output, scheduling
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.spark.datasource.segment_rows import batch_of

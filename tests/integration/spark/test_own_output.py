@@ -21,8 +21,7 @@ from tidelog.app.pipeline.run import run_pipeline
 from tidelog.config import load_config, parse_config
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
-from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.writer import JsonDeadLetters
+from tidelog.outputs.base.writer import Delivery, JsonDeadLetters
 from tidelog.outputs.custom.output import PythonOutput
 from tidelog.outputs.formatters import formatter
 from tidelog.spark.datasource.segment_rows import batch_of

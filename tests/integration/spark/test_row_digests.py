@@ -36,9 +36,9 @@ from tidelog.spark.formats import shapes
 from tidelog.spark.source_rows import source_frame
 from tidelog.spark.transforms import target_table
 from tidelog.verify import digests
+from tidelog.verify.compare import KINDS, RowDifferences
 from tidelog.verify.model import Copy, Key
 from tidelog.verify.range_sums import RowSource, column_text
-from tidelog.verify.row_comparison import KINDS, RowDifferences
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

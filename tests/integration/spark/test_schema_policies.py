@@ -22,7 +22,7 @@ from tests.support.output_options import LAYOUT, file_format
 from tidelog import app
 from tidelog.config import Config
 from tidelog.errors import OutputError
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.spark.pipeline import LoopOptions, run_output_loops

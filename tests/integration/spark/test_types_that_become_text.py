@@ -16,7 +16,7 @@ from tests.integration.event_messages import capturing, wait_for
 from tests.support.mysql import MySqlFamilyServer
 
 from tidelog.eventlog.reader import EventLog
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.state.sqlite import SqliteState

@@ -26,7 +26,7 @@ from tidelog.config import Config, load_config
 from tidelog.errors import TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.verify import compare, row_comparison
+from tidelog.verify import compare
 from tidelog.verify.model import Copy, Range
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
@@ -107,7 +107,7 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several ranges, in more than one go; what never rests is given up soon."""
     monkeypatch.setattr(compare, "RANGE_ROWS", 500)
     monkeypatch.setattr(compare, "RANGES_AT_ONCE", 4)
-    monkeypatch.setattr(row_comparison, "ROUNDS", 2)
+    monkeypatch.setattr(compare, "ROUNDS", 2)
 
 
 def create(run: Callable[[str], Any], time_type: str, number: str) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tests import executors
 from tests.support.build_log import BuiltLog
 
-from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.outputs.files.writer import FileFormat
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput

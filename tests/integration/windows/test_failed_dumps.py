@@ -8,7 +8,7 @@ import pytest
 from tests.integration.windows.live import Live
 
 from tidelog import app
-from tidelog.app.pipeline.backfill import request_dumps
+from tidelog.app.pipeline.session import request_dumps
 from tidelog.capture.dumps import automatic
 from tidelog.system.backoff import Backoff
 

@@ -22,7 +22,7 @@ from tidelog.app.sources.schema_versions import _exclude_capture
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, parse_config
 from tidelog.errors import EventLogError, UsageError
-from tidelog.eventlog.local_storage import LocalStorage
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.state.documents import LeaseElection
 from tidelog.state.opening import open_state

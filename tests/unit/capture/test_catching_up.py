@@ -8,8 +8,8 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.base.outputs import destinations
-from tidelog.app.pipeline import backfill
-from tidelog.app.pipeline.backfill import Backfill
+from tidelog.app.pipeline import session
+from tidelog.app.pipeline.session import Backfill
 from tidelog.config import Config, load_config
 from tidelog.control.commands import StartDump, command_from_json
 from tidelog.errors import OffsetGoneError
@@ -23,7 +23,7 @@ COLUMNS = {"id": "int64"}
 
 @pytest.fixture(autouse=True)
 def _no_capture_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "COMMAND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(session, "COMMAND_TIMEOUT_S", 0.1)
 
 
 @pytest.fixture

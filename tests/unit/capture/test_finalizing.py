@@ -20,7 +20,7 @@ from tidelog.control.commands import StartDump
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.local_storage import LocalStorage
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.results import DumpDelivery
 from tidelog.state.sqlite import SqliteState
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.codecs.mysql.binlog.table_map import parse_table_map
+from tidelog.codecs.mysql.binlog.scanner import parse_table_map
 from tidelog.codecs.mysql.flavor import Flavor
 
 OF_8_0_12 = bytes.fromhex(

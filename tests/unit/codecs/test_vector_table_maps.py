@@ -23,8 +23,7 @@ from tests.support.mysql import MySqlServer
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.binlog.kernels import split_events
-from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
-from tidelog.codecs.mysql.binlog.table_map import parse_table_map
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner, parse_table_map
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
 from tidelog.errors import DecodeError

@@ -15,7 +15,7 @@ from tidelog.app.sources.preflight import check_modes
 from tidelog.config import load_config
 from tidelog.control.channels.notifier import Notifier
 from tidelog.control.signal_intake import skipped
-from tidelog.eventlog.local_storage import LocalStorage
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 from tidelog.spark.session import scratch_directory

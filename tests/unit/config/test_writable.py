@@ -13,7 +13,7 @@ from tidelog.app.sources.preflight import check_paths
 from tidelog.cli import main
 from tidelog.config import Config, parse_config
 from tidelog.errors import ConfigError, UsageError
-from tidelog.eventlog.local_storage import LocalStorage
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.state.sqlite import SqliteState
 from tidelog.system.private_files import obstacle_to_files
 

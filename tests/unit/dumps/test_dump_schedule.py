@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tidelog.app.base import dump_schedule as schedule
-from tidelog.app.base.dump_schedule import DumpSchedule
+from tidelog.app.base import channels as schedule
+from tidelog.app.base.channels import DumpSchedule
 from tidelog.config.models import ScheduledDumpSection
 from tidelog.control.commands import Command, StartDump
 from tidelog.control.mailbox import Mailbox

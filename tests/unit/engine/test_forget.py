@@ -18,7 +18,7 @@ from tidelog.cli import main
 from tidelog.cli.status_lines import lines
 from tidelog.config import load_config
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.local_storage import LocalStorage
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.state.opening import open_state
 from tidelog.system.processes import unix_ms
 

@@ -13,8 +13,8 @@ import pytest
 from tests.unit.eventlog.records import SOURCE
 
 from tidelog.errors import EventLogError, StorageError, UsageError
-from tidelog.eventlog import local_storage
-from tidelog.eventlog.local_storage import LocalStorage, probe_directory
+from tidelog.eventlog import storage
+from tidelog.eventlog.storage import LocalStorage, probe_directory
 from tidelog.eventlog.writer import EventLogWriter
 
 Patch = pytest.MonkeyPatch
@@ -57,7 +57,7 @@ def is_not_durable(patch: Patch) -> None:
     def fsync(_path: Path) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    patch.setattr(local_storage, "fsync_directory", fsync)
+    patch.setattr(storage, "fsync_directory", fsync)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from tests.unit.eventlog.records import SOURCE, batch, chunk
 
-from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.eventlog.segments import (
     Identity,
     SegmentFile,
@@ -21,6 +20,7 @@ from tidelog.eventlog.segments import (
     segment_name,
     to_record_batches,
 )
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.model.records import RecordKind, Resume
 from tidelog.system import failpoints
 

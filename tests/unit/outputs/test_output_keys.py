@@ -14,11 +14,10 @@ from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.base import scheduling
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.scheduling import JobScheduler, TablePart
 from tidelog.outputs.base.targets import TargetTables
 from tidelog.outputs.base.tasks import BatchWork
-from tidelog.outputs.base.writer import StopAtRejection
+from tidelog.outputs.base.writer import Delivery, StopAtRejection
 from tidelog.ports import SourceId, TargetTable, WriteTask
 from tidelog.spark.transforms import Step, merges_keys, target_table
 

@@ -19,7 +19,7 @@ from tests.support.opensearch import OPENSEARCH_JARS
 from typer.testing import CliRunner
 
 from tidelog import cli
-from tidelog.demo.servers import mysql_binaries
+from tidelog.demo.servers import mysql
 from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
@@ -429,7 +429,7 @@ def test_pinned_sizes_are_those_of_the_jars() -> None:
     pinned = [*jars.DELTA_SPARK_JARS.values(), *jars.DELTA_JARS, *jars.ICEBERG_JARS]
     pinned += jars.HADOOP_AWS_JARS.values()
     pinned += postgres.JARS.values()
-    pinned += [*mysql_binaries._MYSQL_JARS.values(), *mysql_binaries._MARIADB_JARS.values()]
+    pinned += [*mysql._MYSQL_JARS.values(), *mysql._MARIADB_JARS.values()]
     assert all(jar.size for jar in pinned)
     for jar in pinned:
         there = maven.cache_directory() / jar.file_name

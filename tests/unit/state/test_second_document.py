@@ -13,7 +13,7 @@ from tidelog.config import Config
 from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog import storage
 from tidelog.eventlog.consumers import Consumers, Destination
-from tidelog.eventlog.local_storage import LocalStorage
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.spark.pipeline import _ProgressStore
 
 DESTINATIONS = {"lake": Destination("place", ("*.*",))}

@@ -34,8 +34,12 @@ from tidelog.app.overview.process_problems import (
     process_problems,
 )
 from tidelog.app.overview.reader import engine_health
-from tidelog.app.overview.source_problems import channel_problems, check_problems, source_problems
-from tidelog.app.overview.table_problems import table_problems
+from tidelog.app.overview.source_problems import (
+    channel_problems,
+    check_problems,
+    source_problems,
+    table_problems,
+)
 from tidelog.capture.log_guard import RetainedLog
 from tidelog.model.units import brief_span, counted, format_bytes
 from tidelog.results import (

@@ -34,12 +34,12 @@ from tidelog.errors import (
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, tasks
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.left_out import DROPPED, RESTORED, undecodable_rows_error
 from tidelog.outputs.base.progress import OutputProgress, check_generation
 from tidelog.outputs.base.scheduling import SHARED_BYTES, BatchPlan, JobScheduler, TablePart
 from tidelog.outputs.base.targets import CurrentTables, TableOutput, TargetTables
 from tidelog.outputs.base.tasks import BatchWork
+from tidelog.outputs.base.writer import Delivery
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.datasource.partitions import (
     check_start,

@@ -23,9 +23,9 @@ from tidelog.errors import OutputRefusedError, RowsLeftOutError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableName, backticked
 from tidelog.outputs.base import ranges, tasks
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import MESSAGES_TABLE
 from tidelog.outputs.base.tasks import BatchWork, TableSlice, WriteCounts
+from tidelog.outputs.base.writer import Delivery
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark import folding, transforms
 from tidelog.spark.executor_jobs import is_small, jvm_errors, map_in_arrow, run_on_executors

@@ -24,11 +24,11 @@ from tidelog.eventlog.schemas import MessageSchemaStore
 from tidelog.model.option_values import ColumnTypes, StructTypes
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.left_out import missing_key_error, shared_address_error
 from tidelog.outputs.base.output import BaseOutput
 from tidelog.outputs.base.progress import OutputProgress
 from tidelog.outputs.base.schema_evolution import ColumnChange
+from tidelog.outputs.base.writer import Delivery
 from tidelog.ports import OutputBatch, SchemaFormatter, TargetTable
 from tidelog.spark.datasource.partitions import schema_now, schemas_now
 from tidelog.spark.transforms import Step, delivered_names, steps_of

@@ -1,4 +1,5 @@
-"""The base class of writers on executors, and the handling of records that they reject.
+"""The base class of writers on executors, the handling of records that they reject, and what an
+output delivers.
 
 Your own output implements one to four methods of `Writer`. Rejected records are written as JSON
 lines, or stop the pipeline.
@@ -9,16 +10,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
 
 from tidelog.errors import RowsLeftOutError
+from tidelog.model.option_values import ColumnTypes
+from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.outputs.base.stores import open_file_store
-from tidelog.ports import Rejection, TargetTable, WriteTask
+from tidelog.ports import DeadLetters, Formatter, Rejection, TargetTable, WriteTask
 from tidelog.system.private_files import create_directory, create_file
+
+if TYPE_CHECKING:
+    from tidelog.spark.transforms import Step
 
 
 class Writer:
@@ -105,3 +112,27 @@ class JsonDeadLetters:
         with os.fdopen(create_file(part, os.O_WRONLY | os.O_EXCL), "wb") as file:
             file.write(text)
         part.replace(folder / name)
+
+
+# One task folds or formats up to this much of a table alone, without a shuffle.
+PART_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What an output delivers, and how."""
+
+    name: str
+    tables: tuple[str, ...] = ("*.*",)
+    keyed: bool = True
+    keyless: KeylessPolicy = "skip"  # of a table without a key, where one is needed
+    order: str = "key"  # of ordered delivery: key, total or none
+    formatter: Formatter | None = None
+    steps: tuple[Step, ...] = ()
+    on_schema_change: str = "evolve"
+    dead_letters: DeadLetters = field(default_factory=StopAtRejection)
+    parallelism: int = 0  # 0: as Spark has cores
+    part_bytes: int = PART_BYTES
+    skipped: frozenset[str] = frozenset()  # operations that ordered delivery leaves out
+    types: ColumnTypes | None = None  # of new columns that are text without it; None: text
+    messages: Formatter | None = None  # for the source's logical messages; None: they are left out

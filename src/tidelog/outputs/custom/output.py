@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import ConfigError
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executor_output import PluginOutput
+from tidelog.outputs.base.writer import Delivery
 from tidelog.ports import StateStore
 from tidelog.spark.transforms import load
 

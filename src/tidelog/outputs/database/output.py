@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, RowsLeftOutError
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executor_output import ExecutorOutput
 from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.schema_evolution import ColumnChange
-from tidelog.outputs.base.writer import Writer
+from tidelog.outputs.base.writer import Delivery, Writer
 from tidelog.outputs.database import dialect as merging
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import (

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executor_output import ExecutorOutput
 from tidelog.outputs.base.left_out import check_directory, check_has_columns
 from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.writer import FileFormat, FilesLayout, FilesWriter, visible_name
 from tidelog.ports import StateStore, TargetTable, TaskWriter

@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import ConfigError, OutputRefusedError
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executor_output import ExecutorOutput
 from tidelog.outputs.base.tasks import partition_numbers
-from tidelog.outputs.base.writer import StopAtRejection, Writer, is_retry
+from tidelog.outputs.base.writer import Delivery, StopAtRejection, Writer, is_retry
 from tidelog.outputs.http.requests import (
     KEY_HEADER,
     TABLE_HEADER,

@@ -32,12 +32,11 @@ from tidelog.errors import (
 )
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executor_output import ExecutorOutput
 from tidelog.outputs.base.left_out import missing_key_error, route_step
 from tidelog.outputs.base.ranges import MESSAGES_TABLE, whole_dumps
 from tidelog.outputs.base.scheduling import BatchPlan
-from tidelog.outputs.base.writer import StopAtRejection
+from tidelog.outputs.base.writer import Delivery, StopAtRejection
 from tidelog.outputs.formatters.json_formats import Debezium
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.client import (

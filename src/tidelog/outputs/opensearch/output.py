@@ -24,10 +24,10 @@ from tidelog.errors import (
     TableLeftOutError,
 )
 from tidelog.model.patterns import matches
-from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executor_output import ExecutorOutput
 from tidelog.outputs.base.left_out import rename_step, route_step
 from tidelog.outputs.base.schema_evolution import ColumnChange
+from tidelog.outputs.base.writer import Delivery
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.opensearch import documents
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions

@@ -428,7 +428,7 @@ def test_tables_of_one_cause_are_one_problem() -> None:
     ]
     keyless = {f"public.{x}": f"public.{x} has no key: it is appended. Give it {x}" for x in "abc"}
     shown = status_text(overview(status(outputs=[output(keyless=keyless)]), NOW_MS))
-    line = "public.a has no key: it is appended; so for public.b, public.c. tidelog check prints"
+    line = "public.a has no key: it is appended; so for public.b, public.c. Give it a"
     assert line in shown
     keyed = {"public.a": "public.a has a key now, and appends. For a copy, move it away"}
     shown = status_text(overview(status(outputs=[output(keyless=keyed)]), NOW_MS))

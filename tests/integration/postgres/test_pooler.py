@@ -48,19 +48,29 @@ class Pooler(EmbeddedServer):
             time.sleep(0.05)
 
 
-@pytest.fixture(params=["", OPTIONS])
+@pytest.fixture
 def pooler(request: pytest.FixtureRequest, postgres: PostgresServer) -> Iterator[Pooler]:
     with Pooler(postgres.port, request.param) as running:
         yield running
 
 
-@pytest.mark.parametrize("command", ["check", "capture"])
+@pytest.mark.parametrize(
+    ("pooler", "command", "first"),
+    [
+        ("", "check", "cannot connect to PostgreSQL"),
+        ("", "capture", "cannot connect to PostgreSQL"),
+        (OPTIONS, "check", "the session has DateStyle ISO, MDY"),
+        (OPTIONS, "capture", "cannot connect to PostgreSQL"),  # for replication, which comes first
+    ],
+    indirect=["pooler"],
+)
 def test_a_pooler_is_refused(
     pooler: Pooler,
     database: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     command: str,
+    first: str,
 ) -> None:
     url = f"postgresql://postgres@127.0.0.1:{pooler.port}/{database.rpartition('/')[2]}"
     file = tmp_path / "tidelog.yaml"
@@ -72,5 +82,6 @@ def test_a_pooler_is_refused(
         main([command, str(file)])
     assert ended.value.code == 2
     told = " ".join("".join(capsys.readouterr()).split())
+    assert first in told
     assert "a connection pooler such as PgBouncer answers there" in told
     assert "capture needs the server itself" in told

@@ -10,6 +10,8 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.spark.datasource.partitions import (
     RECORD_BYTES,
     end_of_batch,
+    end_of_version,
+    new_schema_at,
     partition_refs,
     schema_at,
     schema_now,
@@ -150,3 +152,39 @@ def test_the_schema_now_of_a_table_without_records_is_that_numbered_last(tmp_pat
     new = built.table("public.t", {"id": "int64", "b": "text"})
     assert schema_now(built.log, new.table) == new
     assert schemas_now(built.log) == {new.table: new}
+
+
+def test_a_version_ends_behind_its_last_record_and_any_other_is_new_there(tmp_path: Path) -> None:
+    """Versions 1, 2, 1 and 2 again, the last two in one segment, whose first record is that of
+    another table.
+    """
+    built = BuiltLog(tmp_path)
+    wide = built.table("public.t", {"id": "int64", "v": "text"})
+    short = built.table("public.t", {"id": "int64"})
+    other = built.table("public.u", {"id": "int64"}, relation_id=2)
+    built.insert(wide, "1", "a")
+    built.flush()
+    built.insert(short, "2")
+    built.flush()
+    built.insert(other, "3")
+    built.insert(wide, "4", "b")
+    built.insert(short, "5")
+    built.flush()
+    log = built.log
+    end = log.latest_offset()
+    rows = [b for ref in log.segments(0) for b in log.batches(ref, ("offset", "schema_id"))]
+    _, second, _, fourth, fifth = [
+        offset
+        for each in rows
+        for offset, number in zip(*each.to_pydict().values(), strict=True)
+        if number
+    ]
+    known = end_of_version(log, wide)
+    assert known == fourth + 1
+    assert new_schema_at(log, wide, 0, end) == (second, short)
+    assert new_schema_at(log, wide, known, end) == (fifth, short)
+    assert new_schema_at(log, short, second, end) == (fourth, wide)
+    assert new_schema_at(log, short, end_of_version(log, short), end) is None
+    assert new_schema_at(log, other, 0, end) is None
+    never = built.table("public.t", {"id": "int64", "w": "text"})
+    assert end_of_version(log, never) == end

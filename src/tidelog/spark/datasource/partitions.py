@@ -36,16 +36,21 @@ def schemas_of(log: EventLog, patterns: Sequence[str | TableName]) -> dict[int, 
     }
 
 
+def table_versions(log: EventLog, table: TableName) -> list[TableSchema]:
+    """Return all versions of the table's schema, oldest first. Raises ConfigError if there are
+    none.
+    """
+    if found := log.schemas.versions(table):
+        return found
+    known = ", ".join(str(name) for name in log.schemas.tables()) or "none yet"
+    raise ConfigError(f"{log.storage!r} has no records of table {table}. Tables it knows: {known}.")
+
+
 def table_schema(log: EventLog, table: TableName, version: int | None) -> TableSchema:
     """Return the table's schema at ``version`` (a schema id), by default that of `schema_now`."""
-    versions = log.schemas.versions(table)
-    if not versions:
-        known = ", ".join(str(name) for name in log.schemas.tables()) or "none yet"
-        raise ConfigError(
-            f"{log.storage!r} has no records of table {table}. Tables it knows: {known}."
-        )
+    versions = table_versions(log, table)
     if version is None:
-        return schema_now(log, table) or versions[-1]
+        return _in_use(log, versions)
     for schema in versions:
         if schema.schema_id == version:
             return schema
@@ -89,22 +94,35 @@ def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSch
         low, high = max(start, segment.first), min(end, segment.next)
         if len(own) == 1 and (low, high) == (segment.first, segment.next):
             return log.schemas.get(own[0])
-        last = 0
-        for ref in log.segments(low, high) if own else ():
-            for batch in log.batches(ref, ("schema_id",), schema_ids=own):
-                last = batch.column("schema_id")[-1].as_py() if batch.num_rows else last
-        if last:
+        if own and (last := _last(log, "schema_id", own, low, high)) is not None:
             return log.schemas.get(last)
     return None
+
+
+def _last(
+    log: EventLog, column: str, schema_ids: Collection[int], start: int, end: int
+) -> int | None:
+    """Return the column's value in the last record in ``[start, end)`` of these versions."""
+    last: int | None = None
+    for ref in log.segments(start, end):
+        for batch in log.batches(ref, (column,), schema_ids=schema_ids):
+            if batch.num_rows:
+                last = batch.column(column)[-1].as_py()
+    return last
 
 
 def schema_now(log: EventLog, table: TableName) -> TableSchema | None:
     """Return the schema version of the table's last record, else the greatest."""
     versions = log.schemas.versions(table)
-    if len(versions) <= 1:
-        return versions[0] if versions else None
+    return _in_use(log, versions) if versions else None
+
+
+def _in_use(log: EventLog, versions: Sequence[TableSchema]) -> TableSchema:
+    newest = versions[-1]
+    if len(versions) == 1:
+        return newest
     chain = log.chain()
-    return schema_at(log, table, chain.head, chain.next) or versions[-1]
+    return schema_at(log, newest.table, chain.head, chain.next) or newest
 
 
 def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
@@ -267,11 +285,9 @@ def end_of_version(log: EventLog, schema: TableSchema) -> int:
     chain = log.chain()
     for segment in reversed(chain.between(chain.head, chain.next)):
         if schema.schema_id in segment.rows_by_schema:
-            last = segment.first
-            for ref in log.segments(segment.first, segment.next):
-                for batch in log.batches(ref, ("offset",), schema_ids=[schema.schema_id]):
-                    last = batch.column("offset")[-1].as_py() if batch.num_rows else last
-            return last + 1
+            last = _last(log, "offset", [schema.schema_id], segment.first, segment.next)
+            if last is not None:
+                return last + 1
     return chain.next
 
 

@@ -314,8 +314,7 @@ def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableS
     any more.
     """
     if options.key is not None and options.table is not None:
-        partitions.table_schema(log, options.table, None)  # raises if there is no such table
-        options.key.check(log.schemas.versions(options.table))
+        options.key.check(partitions.table_versions(log, options.table))
     if options.shape in _DECODED_TO:
         metadata = schema[_DECODED_TO[options.shape]].metadata
         written = log.schemas.get(int(metadata[shapes.SCHEMA_ID]))
